@@ -1,0 +1,19 @@
+"""Stock folders in, stock folders out: read, write and look into checkpoints of transformers."""
+
+from thrice.checkpoints.inspect import inspect
+from thrice.checkpoints.load import carried_config, load, load_folder, read_sidecar
+from thrice.checkpoints.save import save
+from thrice.checkpoints.source import ModelSource, require_folder, resolve, zoo_names
+
+__all__ = [
+    "ModelSource",
+    "carried_config",
+    "inspect",
+    "load",
+    "load_folder",
+    "read_sidecar",
+    "require_folder",
+    "resolve",
+    "save",
+    "zoo_names",
+]

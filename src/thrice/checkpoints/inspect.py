@@ -1,0 +1,71 @@
+"""What a checkpoint is, from config.json and headers alone: family, sharing, sizes, and the fate of every tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from thrice.checkpoints.load import maps_of, open_checkpoint, plan_checkpoint
+from thrice.checkpoints.name_map import Fate, wanted_shapes
+from thrice.checkpoints.source import resolve
+from thrice.errors import CheckpointError
+from thrice.model.config import EncoderConfig
+from thrice.model.presets import PRESETS
+from thrice.sharing.patterns import describe
+
+
+def inspect(name: str) -> dict[str, Any]:
+    """Give what a checkpoint holds, as values that JSON can say; weights are read only to compare ties.
+
+    Keys: name, family, sharing (a pattern's name), config, heads (name -> classes, null where it
+    has none), parameters_stored (distinct
+    parameters of encoder and heads), parameters_called (each block counted once per call), tensors (list of
+    {name, shape, fate}, missing ones included) and problems (what would keep `load` from loading it).
+    Raises CheckpointError where the files cannot be read or fit no family.
+    """
+    source = resolve(name)
+    if source.pattern is not None:
+        raise CheckpointError(f"inspect looks at what is stored, expected a name without +{source.pattern}")
+    if source.folder is None:
+        config = PRESETS[source.name]
+        wanted = wanted_shapes(config, {}, untied=False)
+        drawn = [Fate(ours, shape, "drawn at random") for ours, shape in wanted.items()]
+        return _report(name, config, heads={}, wanted=wanted, fates=drawn, problems=())
+    plan = plan_checkpoint(open_checkpoint(source.folder))
+    return _report(name, plan.config, heads=plan.heads, wanted=plan.wanted, fates=plan.fates, problems=plan.problems)
+
+
+def count_parameters(config: EncoderConfig, wanted: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Give the parameters stored and the parameters called, each block once per call."""
+    stored = called = 0
+    maps = {"attention": config.attention_map, "ffn": config.ffn_map}
+    for ours, shape in wanted.items():
+        room, block = ours.split(".")[:2]
+        stored += math.prod(shape)
+        called += math.prod(shape) * (maps[room].count(int(block)) if room in maps else 1)
+    return stored, called
+
+
+def _report(
+    name: str,
+    config: EncoderConfig,
+    *,
+    heads: Mapping[str, int],
+    wanted: Mapping[str, tuple[int, ...]],
+    fates: Any,
+    problems: tuple[str, ...],
+) -> dict[str, Any]:
+    stored, called = count_parameters(config, wanted)
+    return {
+        "name": name,
+        "family": config.family,
+        "sharing": describe(*maps_of(config)),
+        "config": {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(config).items()},
+        "heads": {head: n if f"heads.{head}.classifier.weight" in wanted else None for head, n in heads.items()},
+        "parameters_stored": stored,
+        "parameters_called": called,
+        "tensors": [{"name": fate.name, "shape": list(fate.shape), "fate": fate.fate} for fate in fates],
+        "problems": list(problems),
+    }

@@ -1,0 +1,434 @@
+"""The command line: parses, calls, prints. Everything heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from thrice.cli_options import (
+    MODEL_HELP,
+    TRAINING,
+    BatchSize,
+    ClassWeight,
+    Columns,
+    Data,
+    Dev,
+    Epochs,
+    Format,
+    Head,
+    Json,
+    LabelColumn,
+    LayerwiseDecay,
+    LearningRate,
+    LongTexts,
+    MaxGradNorm,
+    MaxLength,
+    Metric,
+    Model,
+    MultiLabel,
+    OutFolder,
+    PairColumn,
+    Restart,
+    Schedule,
+    Seed,
+    SplitSeed,
+    TaskName,
+    Test,
+    TextColumn,
+    Tokenizer,
+    Train,
+    Warmup,
+    WeightDecay,
+)
+from thrice.errors import ConfigError, ThriceError, nearest
+
+if TYPE_CHECKING:
+    from thrice.finetune import DataSource
+
+app = typer.Typer(
+    name="thrice",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Run the command line; errors of thrice are one or two lines and exit code 2."""
+    try:
+        app()
+    except ThriceError as error:
+        err.print("[bold red]error:[/] ", end="")
+        err.print(str(error), markup=False, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped; the same command goes on from the last save")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import thrice
+
+        print(thrice.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def thrice(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Train, un-share and compare small text encoders: choose by measurement, not by reputation.
+
+    Begin with [bold]thrice demo[/]. Patterns after + name what is shared: all, none, attention, ffn, groups=K, cycle=K.
+    """
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the study.")] = Path("demo"),
+    jobs: Annotated[int | None, typer.Option(help="Cells at once [default: one per core, 3 at most]")] = None,
+    restart: Restart = False,
+    as_json: Json = False,
+) -> None:
+    """The first essay on real text: one ALBERT, its layer shared, half shared and un-shared, three seeds each."""
+    from thrice.demo import prepare
+
+    study, command = prepare(folder)
+    _run_study(study, folder, jobs=jobs, restart=restart, command=command, as_json=as_json)
+    if not as_json:
+        err.print("\nThe same with your own file and checkpoint:", style="bold")
+        err.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    models: Annotated[list[str], typer.Argument(help=f"{MODEL_HELP}; or tfidf, the control.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the study; a second start goes on.")],
+    data: Data = None,
+    train: Train = None,
+    dev: Dev = None,
+    test: Test = None,
+    columns: Columns = None,
+    format: Format = None,
+    split_seed: SplitSeed = 0,
+    task: TaskName = "classification",
+    text_column: TextColumn = None,
+    text_pair_column: PairColumn = None,
+    label_column: LabelColumn = None,
+    head: Head = "stock",
+    max_length: MaxLength = 128,
+    long_texts: LongTexts = "head",
+    multi_label: MultiLabel = False,
+    class_weight: ClassWeight = None,
+    metric: Metric = None,
+    epochs: Epochs = 3,
+    batch_size: BatchSize = 32,
+    learning_rate: LearningRate = 1e-4,
+    schedule: Schedule = "linear",
+    warmup: Warmup = 0.1,
+    weight_decay: WeightDecay = 0.01,
+    max_grad_norm: MaxGradNorm = 0.0,
+    layerwise_decay: LayerwiseDecay = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per arm: 0, 1, ...", rich_help_panel=TRAINING)] = 3,
+    tokenizer: Tokenizer = None,
+    jobs: Annotated[int, typer.Option(help="Cells at once, each a process.", rich_help_panel="Running")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads per cell [default: cores / jobs]", rich_help_panel="Running")
+    ] = None,
+    save_models: Annotated[
+        bool, typer.Option("--save-models", help="Keep each cell's best model.", rich_help_panel="Running")
+    ] = False,
+    restart: Restart = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune several models under the same conditions and say which is better, by how much and at what cost.
+
+    Same examples, order, head and budget for every arm; paired seeds. Clipping and layer-wise decay are off unless
+    asked for: they treat a shared layer differently from its copies. Kill it when you like; the same command goes on.
+    """
+    from thrice.compare.grid import Study
+    from thrice.finetune import check_metric, read_splits
+    from thrice.training import TrainingConfig
+
+    source = _source(data, train, dev, test, columns, format, split_seed)
+    options = _task_options(
+        text_column, text_pair_column, label_column, head, max_length, long_texts, multi_label, class_weight
+    )
+    learned, _ = read_splits(task, source, options)
+    study = Study(
+        arms=tuple(models),
+        seeds=tuple(range(seeds)),
+        task=task,
+        metric=check_metric(learned, metric),
+        options=options,
+        source=source,
+        training=TrainingConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            warmup=warmup,
+            weight_decay=weight_decay,
+            max_grad_norm=max_grad_norm,
+            layerwise_decay=1.0 if layerwise_decay is None else layerwise_decay,
+        ),
+        tokenizer=tokenizer,
+        threads=threads or max(1, _cores() // jobs),
+        save_models=save_models,
+    )
+    _run_study(study, folder, jobs=jobs, restart=restart, command=_typed(), as_json=as_json)
+
+
+@app.command()
+def report(
+    study: Annotated[Path, typer.Argument(help="Folder of a study, finished or not.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Print a study's tables and write its report.html, one page that opens offline."""
+    _show_study(study, as_json=as_json)
+
+
+@app.command()
+def finetune(
+    model: Model,
+    folder: Annotated[Path, typer.Option("--out", help="Stock folder of the best epoch; a second start goes on.")],
+    data: Data = None,
+    train: Train = None,
+    dev: Dev = None,
+    test: Test = None,
+    columns: Columns = None,
+    format: Format = None,
+    split_seed: SplitSeed = 0,
+    task: TaskName = "classification",
+    text_column: TextColumn = None,
+    text_pair_column: PairColumn = None,
+    label_column: LabelColumn = None,
+    head: Head = "stock",
+    max_length: MaxLength = 128,
+    long_texts: LongTexts = "head",
+    multi_label: MultiLabel = False,
+    class_weight: ClassWeight = None,
+    metric: Metric = None,
+    epochs: Epochs = 3,
+    batch_size: BatchSize = 32,
+    learning_rate: LearningRate = 1e-4,
+    schedule: Schedule = "linear",
+    warmup: Warmup = 0.1,
+    weight_decay: WeightDecay = 0.01,
+    max_grad_norm: MaxGradNorm = 1.0,
+    layerwise_decay: LayerwiseDecay = None,
+    seed: Seed = 0,
+    tokenizer: Tokenizer = None,
+    restart: Restart = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune one model and write a stock folder that transformers loads without thrice."""
+    from thrice.finetune import finetune as run
+
+    changes = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "schedule": schedule,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "max_grad_norm": max_grad_norm,
+        "layerwise_decay": layerwise_decay,
+        "seed": seed,
+    }
+    result = run(
+        model,
+        folder,
+        source=_source(data, train, dev, test, columns, format, split_seed),
+        task_name=task,
+        options=_task_options(
+            text_column, text_pair_column, label_column, head, max_length, long_texts, multi_label, class_weight
+        ),
+        metric=metric,
+        training=changes,
+        tokenizer=tokenizer,
+        restart=restart,
+        say=None if as_json else lambda line: err.print(line, markup=False, highlight=False),
+    )
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder written by thrice finetune.", show_default=False)],
+    texts: Annotated[str, typer.Argument(help="jsonl, csv, tsv or parquet with the text column.", show_default=False)],
+    target: Annotated[
+        Path | None, typer.Option("--out", help="jsonl, csv or tsv [default: jsonl to the screen]")
+    ] = None,
+    columns: Columns = None,
+    format: Format = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of a batch.")] = 4096,
+) -> None:
+    """Answer every row of a file: its own columns are kept, the answer and all probabilities are added."""
+    from rich.progress import Progress
+
+    from thrice.predict import predict_file
+
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
+        line = bar.add_task("predicting", total=None)
+        lines = predict_file(
+            model,
+            texts,
+            target,
+            columns=_names(columns),
+            format=format,
+            max_tokens=max_tokens,
+            on_total=lambda total: bar.update(line, total=total),
+            on_batch=lambda done: bar.advance(line, done),
+        )
+    for text in lines:
+        print(text)
+
+
+@app.command()
+def unshare(
+    model: Model,
+    folder: OutFolder,
+    pattern: Annotated[str, typer.Option(help="What stays shared: none, attention, ffn, groups=K, cycle=K.")] = "none",
+    as_json: Json = False,
+) -> None:
+    """Give every depth its own copy of the layer: writes a stock folder, proves equal outputs, says the cost."""
+    _transform("unshare", model, folder, pattern=pattern, method=None, as_json=as_json)
+
+
+@app.command()
+def share(
+    model: Model,
+    folder: OutFolder,
+    pattern: Annotated[str, typer.Option(help="What is shared: all, attention, ffn, groups=K, cycle=K.")] = "all",
+    method: Annotated[str, typer.Option(help="mean of the layers that become one, or the first of them.")] = "mean",
+    as_json: Json = False,
+) -> None:
+    """Make layers share one set of weights; writes a stock folder and prints the error that this introduces."""
+    _transform("share", model, folder, pattern=pattern, method=method, as_json=as_json)
+
+
+@app.command()
+def inspect(model: Model, as_json: Json = False) -> None:
+    """Show a checkpoint's family, shape, sharing and heads, and what becomes of each of its tensors."""
+    from thrice.checkpoints import inspect as look
+    from thrice.terminal import inspection
+
+    found = look(model)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        inspection(found, out)
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[
+        str, typer.Argument(help="tasks, objectives, families, presets, patterns or zoo", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print the names that thrice knows, with a line about each."""
+    from thrice.terminal import LISTS
+
+    if kind not in LISTS:
+        raise ConfigError(f"nothing called {kind!r} to list; {nearest(kind, LISTS)}")
+    names = LISTS[kind]()
+    if as_json:
+        print(json.dumps(sorted(names), ensure_ascii=False))
+        return
+    for name, sentence in names.items():
+        out.print(f"[bold]{name:20}[/] ", end="")
+        out.print(sentence, markup=False, highlight=False)
+
+
+def _transform(verb: str, model: str, folder: Path, *, pattern: str, method: str | None, as_json: bool) -> None:
+    from thrice.terminal import transformed, write_transformed
+
+    result = write_transformed(verb, model, folder, pattern=pattern, method=method)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        transformed(result, out)
+
+
+def _run_study(study: Any, folder: Path, *, jobs: int | None, restart: bool, command: str, as_json: bool) -> None:
+    from thrice.compare.runner import run_study
+    from thrice.terminal import study_progress
+
+    with study_progress(study, err) as callbacks:
+        run_study(study, folder, jobs=jobs or min(3, _cores()), restart=restart, command=command, **callbacks)
+    _show_study(folder, as_json=as_json)
+
+
+def _show_study(folder: Path, *, as_json: bool) -> None:
+    from thrice.compare.results import read_rows, summarise
+    from thrice.report.page import write_report
+    from thrice.report.tables import seed_table, terminal_table
+    from thrice.report.verdict import notes, verdict
+
+    summary = summarise(folder)
+    page = write_report(summary, read_rows(folder), folder / "report.html")
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False))
+        return
+    out.print(terminal_table(summary, width=out.width))
+    out.print(seed_table(summary, width=out.width))
+    for line in (verdict(summary), *notes(summary), *summary["study"].get("notes", ())):
+        out.print(line, markup=False, highlight=False)
+    out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _source(
+    data: str | None,
+    train: str | None,
+    dev: str | None,
+    test: str | None,
+    columns: str | None,
+    format: str | None,
+    split_seed: int,
+) -> DataSource:
+    from thrice.finetune import DataSource
+
+    return DataSource(
+        data=data, train=train, dev=dev, test=test, columns=_names(columns), format=format, split_seed=split_seed
+    )
+
+
+def _task_options(
+    text_column: str | None,
+    text_pair_column: str | None,
+    label_column: str | None,
+    head: str,
+    max_length: int,
+    long_texts: str,
+    multi_label: bool,
+    class_weight: str | None,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+def _names(columns: str | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(name.strip() for name in columns.split(","))
+
+
+def _typed() -> str:
+    return shlex.join(["thrice", *sys.argv[1:]])
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,61 @@
+"""The control arm: TF-IDF of character n-grams and logistic regression, scored like any other arm."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from thrice.errors import ConfigError
+from thrice.finetune import Splits
+from thrice.tasks.base import Task
+from thrice.tasks.classification import Classification, Example
+
+
+def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
+    """Give the parts of a result row that depend on the arm: one epoch, its scores and the test scores.
+
+    Characters 1 to 3 long serve every language without a word list; sublinear counts, features seen twice or more.
+    The solver is deterministic, so every seed gives the same scores. Raises ConfigError for tasks it cannot do.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+
+    if not isinstance(task, Classification):
+        raise ConfigError(f"the tfidf arm can only classify, not {task.name}; leave it out")
+    classifier: Any = LogisticRegression(C=10.0, max_iter=1000, random_state=seed)
+    if task.multi_label:
+        classifier = OneVsRestClassifier(classifier)
+    features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), min_df=2, max_features=200_000, sublinear_tf=True)
+    model = make_pipeline(features, classifier)
+
+    started = time.perf_counter()
+    model.fit([_text(e) for e in splits.train], _targets(task, splits.train))
+    seconds = time.perf_counter() - started
+    dev = _score(task, model, splits.dev)
+    collapsed = dev.pop("collapsed")
+    test = _score(task, model, splits.test) if splits.test else None
+    if test is not None:
+        test.pop("collapsed")
+    epoch = {"epoch": 1, "dev": dev, "seconds": seconds}
+    return {"epochs": [epoch], "best_epoch": 1, "collapsed": collapsed, "test": test}
+
+
+def _score(task: Classification, model: Any, examples: list[Example]) -> dict[str, Any]:
+    answers = model.predict([_text(e) for e in examples])
+    if task.multi_label:
+        said = [{"labels": [n for n, flag in zip(task.labels, row, strict=True) if flag]} for row in answers]
+    else:
+        said = [{"label": task.labels[i]} for i in answers]
+    return task.score(said, examples)
+
+
+def _text(example: Example) -> str:
+    return example.text + (f"\n{example.text_pair}" if example.text_pair else "")
+
+
+def _targets(task: Classification, examples: list[Example]) -> Any:
+    if not task.multi_label:
+        return [e.labels[0] for e in examples]
+    return [[int(i in e.labels) for i in range(len(task.labels))] for e in examples]

@@ -1,0 +1,149 @@
+"""What an arm costs: parameters, file, memory, and the time of a training step measured beside the other arms."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from thrice.compare.grid import TFIDF, Study
+from thrice.errors import TrainingError
+from thrice.files import read_json, write_json
+from thrice.finetune import Splits, batches_of, build, save_model
+from thrice.model.encoder import count_parameters
+from thrice.tasks.base import Task, TaskData, TaskModel
+
+METHOD = (
+    "s/epoch: training steps (forward, backward, fused AdamW) on the same batches, one arm after the other in turn, "
+    "the median time per token times the tokens of an epoch; peak memory: the most a process of its own holds while it "
+    "does three steps on the batch with most tokens (weights, gradients, optimiser, activations), less what it held "
+    "before the model; file: model.safetensors of the stock folder"
+)
+ROUNDS = 8
+
+
+def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict[str, Any]:
+    """Measure every arm that cost.json does not have yet, write cost.json, and give it.
+
+    Arms are measured together, so one new arm means measuring all again: only interleaved times can be compared.
+    """
+    path = folder / "cost.json"
+    arms = [arm for arm in study.arms if arm != TFIDF]
+    if path.is_file():
+        before: dict[str, Any] = read_json(path)
+        if set(before.get("arms", {})) == set(arms):
+            return before
+    torch.set_num_threads(study.threads)
+    models, data = {}, {}
+    costs: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        model, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
+        with tempfile.TemporaryDirectory() as place:
+            saved = save_model(model, Path(place) / "model", tokenizer)
+            size = sum(p.stat().st_size for p in saved.glob("*.safetensors"))
+        stored, called = count_parameters(model.encoder)
+        costs[arm] = {"parameters_stored": stored, "parameters_called": called, "file_bytes": size}
+        models[arm], data[arm] = model.to(_device()), task.encode(splits.train, tokenizer)
+    for arm, measured in _interleaved(models, data, study).items():
+        costs[arm] |= measured
+    models.clear()
+    for arm in arms:
+        costs[arm]["peak_memory_bytes"] = _peak_memory(study, arm)
+    result = {"method": METHOD, "threads": study.threads, "arms": costs}
+    write_json(path, result)
+    return result
+
+
+def _interleaved(models: dict[str, TaskModel], data: dict[str, TaskData], study: Study) -> dict[str, dict[str, Any]]:
+    """Give arm -> step_ms and seconds_per_epoch from steps taken in turn on the same batches."""
+    optimizers = {arm: _optimizer(model) for arm, model in models.items()}
+    batches = batches_of(next(iter(data.values())), study.training)(1)
+    full = [b for b in batches if len(b) == len(batches[0])]
+    times: dict[str, list[float]] = {arm: [] for arm in models}
+    per_token: dict[str, list[float]] = {arm: [] for arm in models}
+    for turn in range(ROUNDS + 1):
+        for arm, model in models.items():
+            indices = full[turn % len(full)]
+            seconds = _step(model, optimizers[arm], data[arm].batch(indices))
+            if turn:  # the first round warms up
+                times[arm].append(1000 * seconds)
+                per_token[arm].append(seconds / data[arm].lengths[indices].sum())
+    return {
+        arm: {
+            "step_ms": {"median": statistics.median(times[arm]), "values": times[arm]},
+            "seconds_per_epoch": statistics.median(per_token[arm]) * float(data[arm].lengths.sum()),
+        }
+        for arm in models
+    }
+
+
+def _device() -> torch.device:
+    """Give the device that training uses."""
+    from accelerate import Accelerator
+
+    return Accelerator().device
+
+
+def _optimizer(model: TaskModel) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+
+def _step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> float:
+    model.train()
+    started = time.perf_counter()
+    model.loss(batch.to(model.device)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _peak_memory(study: Study, arm: str) -> int:
+    """Give the bytes that three training steps need, measured in a process of its own."""
+    command = [sys.executable, "-m", "thrice.compare.cost"]
+    question = json.dumps({"study": study.to_json(), "arm": arm})
+    answer = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise TrainingError(f"measuring the memory of {arm} failed: {answer.stderr.strip().splitlines()[-1:]}")
+    return int(json.loads(answer.stdout.splitlines()[-1]))
+
+
+def _measure_here(study: Study, arm: str) -> int:
+    import resource
+
+    from thrice.finetune import read_splits
+
+    torch.set_num_threads(study.threads)
+    task, splits = read_splits(study.task, study.source, study.options)
+    model, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
+    data = task.encode(splits.train, tokenizer)
+    del splits
+    batches = batches_of(data, study.training)(1)
+    largest = max(batches, key=lambda indices: int(data.lengths[np.asarray(indices)].sum()))
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    before = _resident_bytes() - weights
+    optimizer = _optimizer(model.to(_device()))
+    for _ in range(3):
+        _step(model, optimizer, data.batch(largest))
+    if model.device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
+
+
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    print(_measure_here(Study.from_json(asked["study"]), asked["arm"]))

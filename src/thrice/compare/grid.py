@@ -1,0 +1,139 @@
+"""What a study asks: arms times seeds under one set of data, task and training; and where each cell's files lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thrice.errors import ConfigError
+from thrice.files import read_json, write_json
+from thrice.finetune import DataSource
+from thrice.training import TrainingConfig
+
+TFIDF = "tfidf"
+"""Name of the control arm: TF-IDF of character n-grams and logistic regression."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One comparison; everything but the arm and the seed is the same for all cells."""
+
+    arms: tuple[str, ...]
+    """Model names as people type them, or "tfidf"; the first is what the others are compared with."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each draws a head, an order of the examples and dropout, the same ones for every arm."""
+    task: str = "classification"
+    """Name of the task."""
+    metric: str
+    """Chooses the best epoch."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the task; None values stand for its defaults."""
+    source: DataSource
+    """Where the examples are."""
+    training: TrainingConfig
+    """Of every cell, but for the seed."""
+    tokenizer: str | None = None
+    """Folder of the tokenizer for arms that have none of their own."""
+    threads: int = 1
+    """CPU threads of one cell; results repeat bit for bit at one thread count only."""
+    save_models: bool = False
+    """Whether each cell's best model is kept as a stock folder."""
+
+    def __post_init__(self) -> None:
+        """Check arms and seeds; raises ConfigError that lists all problems at once."""
+        problems = []
+        for name in ("arms", "seeds"):
+            values = getattr(self, name)
+            if not values:
+                problems.append(f"a study needs at least one of {name}")
+            repeated = sorted({str(v) for v in values if values.count(v) > 1})
+            if repeated:
+                problems.append(f"{name} named twice: {', '.join(repeated)}")
+        if self.threads < 1:
+            problems.append(f"threads is {self.threads}, it must be at least 1")
+        if problems:
+            raise ConfigError("study: " + "; ".join(problems))
+
+    @property
+    def cells(self) -> list[tuple[str, int]]:
+        """All (arm, seed), seed by seed, so that a study stopped early still compares all arms."""
+        return [(arm, seed) for seed in self.seeds for arm in self.arms]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the study as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Study:
+        """Give the study that `to_json` wrote; keys beside the study's own are left alone."""
+        own = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+        source = dict(value["source"])
+        source["columns"] = None if source["columns"] is None else tuple(source["columns"])
+        return cls(
+            **own
+            | {
+                "arms": tuple(value["arms"]),
+                "seeds": tuple(value["seeds"]),
+                "source": DataSource(**source),
+                "training": TrainingConfig(**value["training"]),
+            }
+        )
+
+
+def slug(arm: str) -> str:
+    """Give a file name for an arm: readable, and different for different arms."""
+    digest = hashlib.sha256(arm.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9=.]+', '-', arm).strip('-.')[-60:]}-{digest}"
+
+
+def cell_path(folder: Path, arm: str, seed: int) -> Path:
+    """Give the result file of a cell."""
+    return folder / "cells" / f"{slug(arm)}--seed-{seed}.json"
+
+
+def work_path(folder: Path, arm: str, seed: int) -> Path:
+    """Give the folder in which a cell trains until it is finished."""
+    return folder / "work" / f"{slug(arm)}--seed-{seed}"
+
+
+def model_path(folder: Path, arm: str, seed: int) -> Path:
+    """Give the stock folder of a cell's best model, where models are kept."""
+    return folder / "models" / f"{slug(arm)}--seed-{seed}"
+
+
+MAY_CHANGE = ("arms", "seeds", "save_models", "command", "machine", "versions", "notes")
+"""Keys of study.json that a second start may change: they never move the rows that are already there."""
+
+
+def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
+    """Write study.json, or check that the folder's study is this one.
+
+    facts: data, machine, versions, command and notes, for the report.
+    Raises ConfigError naming what differs where the folder holds another study, or something else.
+    """
+    path = folder / "study.json"
+    value = {**study.to_json(), **facts}
+    if path.exists():
+        before = read_json(path)
+        own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
+        changed = [k for k, v in own.items() if before.get(k) != v]
+        if changed:
+            shown = "; ".join(f"{k} was {before.get(k)!r} and is {own[k]!r}" for k in changed)
+            raise ConfigError(
+                f"{folder} holds another study: {shown} - use another --out, or start it anew with --restart"
+            )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty and holds no study; use another --out")
+    write_json(path, value)
+
+
+def _plain(value: Any) -> Any:
+    """Give a value as JSON would give it back: tuples as lists."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

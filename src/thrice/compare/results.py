@@ -1,0 +1,217 @@
+"""Reads a study folder and says what came out: the JSON of `thrice compare --json` and `thrice report --json`.
+
+A study folder holds `study.json` (what was asked), `cells/*.json` (one finished cell each, one row) and, once measured,
+`cost.json`. Names of arms are never used as paths: rows are found by listing `cells/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from thrice.compare.statistics import paired_difference, summary
+from thrice.errors import DataError
+from thrice.files import read_json
+
+Row = dict[str, Any]
+
+SCORES = ("best_dev", "epoch1_dev", "test")
+
+COST = (
+    "parameters_stored",
+    "parameters_called",
+    "file_bytes",
+    "peak_memory_bytes",
+    "seconds_per_epoch",
+    "step_ms",
+)
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "arm": str,
+    "seed": int,
+    "metric": str,
+    "epochs": list,
+    "best_epoch": int,
+    "best_dev": (int, float),
+    "epoch1_dev": (int, float),
+    "collapsed": bool,
+}
+
+
+def read_rows(study: Path) -> list[Row]:
+    """Give the rows of all finished cells, in the order of their file names.
+
+    Raises DataError that lists every file that is no complete row, and every cell that two files claim.
+    """
+    rows: list[Row] = []
+    problems: list[str] = []
+    owners: dict[tuple[str, int], str] = {}
+    for path in sorted((Path(study) / "cells").glob("*.json")):
+        try:
+            row = read_json(path)
+        except (OSError, ValueError) as error:  # ValueError: malformed JSON, bytes that are no UTF-8
+            problems.append(f"{path}: {error}")
+            continue
+        wrong = list(_row_problems(row))
+        if wrong:
+            problems.append(f"{path}: {', '.join(wrong)}")
+            continue
+        owner = owners.setdefault((row["arm"], row["seed"]), path.name)
+        if owner != path.name:
+            problems.append(f"{path}: holds arm {row['arm']!r}, seed {row['seed']}, and so does {owner}")
+            continue
+        rows.append(row)
+    if problems:
+        raise DataError(
+            f"{len(problems)} result file(s) cannot be read: {'; '.join(problems)} - "
+            "delete them and start the study again, it computes only what is missing"
+        )
+    return rows
+
+
+def read_study(study: Path) -> dict[str, Any]:
+    """Give the content of `study.json`; raises DataError if the folder holds no study or the file is malformed."""
+    path = Path(study) / "study.json"
+    if not path.is_file():
+        raise DataError(
+            f"{study} holds no study: study.json is missing - name the folder given to `thrice compare --out`"
+        )
+    content = _read_object(path)
+    problems = [f"{key} is missing" for key in ("task", "metric", "arms", "seeds") if key not in content]
+    problems += [f"{key} is no list" for key in ("arms", "seeds") if not isinstance(content.get(key, []), list)]
+    if problems:
+        raise DataError(f"{path}: {', '.join(problems)}")
+    return content
+
+
+def read_cost(study: Path) -> dict[str, Any]:
+    """Give the content of `cost.json`, or no arms where nothing was measured yet."""
+    path = Path(study) / "cost.json"
+    content = _read_object(path) if path.is_file() else {}
+    return {**content, "arms": content.get("arms") or {}}
+
+
+def summarise(study: Path) -> dict[str, Any]:
+    """Give the whole result of a study as one JSON value, finished or not.
+
+    Keys: `task`, `metric`, `seeds`, `baseline` (the first arm), `cells` {done, planned}, `arms` in the study's order,
+    `cost_method`, `outside` (rows of arms or seeds that the study does not name, left out), `study` (study.json).
+    Each arm: `arm`, `done`, `planned`, `missing` (seeds), `collapsed` (seeds), `runs` (every finished seed with its
+    scores), `cost` (None where not measured), and `best_dev`, `epoch1_dev`, `test` as
+    {mean, std, n, values, seeds, difference}. Collapsed runs stay out of values, means and pairs; they stand in
+    `collapsed` and `runs`. `difference` is {mean, low, high, n} to the baseline over the seeds that both finished
+    without collapse, None for the baseline itself.
+    Raises DataError as the readers do, and where rows chose their best epoch by another metric than the study's.
+    """
+    content = read_study(study)
+    cost = read_cost(study)
+    seeds = [int(seed) for seed in content["seeds"]]
+    names = [arm["name"] if isinstance(arm, Mapping) else arm for arm in content["arms"]]
+    rows = read_rows(study)
+    strangers = sorted({row["metric"] for row in rows} - {content["metric"]})
+    if strangers:
+        raise DataError(
+            f"{study}: study.json chooses epochs by {content['metric']}, rows in cells/ by {', '.join(strangers)} - "
+            "use another folder for another metric"
+        )
+    planned = {(name, seed) for name in names for seed in seeds}
+    cells = {(row["arm"], row["seed"]): row for row in rows}
+    runs = {name: _runs(name, seeds, cells, content["metric"]) for name in names}
+    arms = []
+    for name in names:
+        measured = cost["arms"].get(name) or {}
+        baseline = None if name == names[0] else runs[names[0]]
+        arms.append(
+            {
+                "arm": name,
+                "done": len(runs[name]),
+                "planned": len(seeds),
+                "missing": [seed for seed in seeds if (name, seed) not in cells],
+                "collapsed": [run["seed"] for run in runs[name] if run["collapsed"]],
+                "runs": runs[name],
+                "cost": {**dict.fromkeys(COST), **measured},
+                **{score: _score(runs[name], baseline, score) for score in SCORES},
+            }
+        )
+    return {
+        "task": content["task"],
+        "metric": content["metric"],
+        "seeds": seeds,
+        "baseline": names[0] if names else None,
+        "cells": {"done": sum(arm["done"] for arm in arms), "planned": len(planned)},
+        "arms": arms,
+        "cost_method": cost.get("method"),
+        "outside": [{"arm": arm, "seed": seed} for arm, seed in cells if (arm, seed) not in planned],
+        "study": content,
+    }
+
+
+def _runs(arm: str, seeds: list[int], cells: Mapping[tuple[str, int], Row], metric: str) -> list[dict[str, Any]]:
+    """Give every finished seed of one arm: its scores, where it was best and whether it collapsed."""
+    rows = [cells[arm, seed] for seed in seeds if (arm, seed) in cells]
+    return [
+        {
+            "seed": row["seed"],
+            "best_dev": row["best_dev"],
+            "best_epoch": row["best_epoch"],
+            "epoch1_dev": row["epoch1_dev"],
+            "test": (row.get("test") or {}).get(metric),
+            "collapsed": row["collapsed"],
+        }
+        for row in rows
+    ]
+
+
+def _score(runs: list[dict[str, Any]], baseline: list[dict[str, Any]] | None, score: str) -> dict[str, Any]:
+    """Give one score over the seeds that count, and its paired difference to the baseline's runs."""
+    values = _by_seed(runs, score)
+    scored = list(values.values())
+    result = {**dataclasses.asdict(summary(scored)), "values": scored, "seeds": list(values)}
+    if baseline is None:
+        return {**result, "difference": None}
+    others = _by_seed(baseline, score)
+    shared = [seed for seed in values if seed in others]
+    difference = paired_difference([values[seed] for seed in shared], [others[seed] for seed in shared])
+    return {**result, "difference": dataclasses.asdict(difference)}
+
+
+def _by_seed(runs: list[dict[str, Any]], score: str) -> dict[int, float]:
+    return {run["seed"]: run[score] for run in runs if not run["collapsed"] and run[score] is not None}
+
+
+def _row_problems(row: Any) -> Iterable[str]:
+    """Name what keeps a value from being a complete result row."""
+    if not isinstance(row, dict):
+        yield f"a JSON object wanted, got {type(row).__name__}"
+        return
+    for key, kinds in KINDS.items():
+        value = row.get(key)
+        if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
+            yield f"{key} is {value!r}" if key in row else f"{key} is missing"
+    metric = row.get("metric")
+    if row.get("epochs") == []:
+        yield "epochs is empty"
+    for place, epoch in enumerate(row["epochs"] if isinstance(row.get("epochs"), list) else [], start=1):
+        if not (isinstance(epoch, dict) and _has_score(epoch.get("dev"), metric)):
+            yield f"epoch entry {place} has no dev {metric}"
+    if row.get("test") is not None and not _has_score(row["test"], metric):
+        yield f"test has no {metric}"
+
+
+def _has_score(scores: Any, metric: Any) -> bool:
+    value = scores.get(metric) if isinstance(scores, dict) else None
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: a JSON object wanted, got {type(content).__name__}")
+    return content

@@ -1,0 +1,246 @@
+"""Runs a study on this machine: every missing cell once, each finished one a file that is never computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thrice.checkpoints import resolve
+from thrice.compare.baseline import run_tfidf
+from thrice.compare.cost import measure_cost
+from thrice.compare.grid import TFIDF, Study, cell_path, model_path, work_path, write_study
+from thrice.errors import ConfigError, ThriceError, TrainingError
+from thrice.files import write_json
+from thrice.finetune import DataSource, Splits, build, read_splits, save_model, train
+from thrice.tasks.base import Task
+
+Row = dict[str, Any]
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    restart: bool = False,
+    command: str | None = None,
+    on_start: Callable[[int, int], None] | None = None,
+    on_steps: Callable[[int], None] | None = None,
+    on_cell: Callable[[Row], None] | None = None,
+    on_cost: Callable[[], None] | None = None,
+) -> None:
+    """Compute what is missing in the study's folder: cells first, then the cost of every arm.
+
+    jobs: cells computed at once, each in a process of its own with `study.threads` threads; 1 computes in this one.
+    restart: discard the folder's results. command: kept in study.json for the reader. on_start: told the steps of the
+    missing cells and how many of them the folder holds already; on_steps: told the steps done since; on_cell: given
+    each finished row; on_cost: told that measuring begins.
+    Raises ConfigError where an arm cannot be built or the folder holds another study, before anything is computed.
+    """
+    if jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
+    if restart:
+        for room in ("cells", "work", "models"):
+            shutil.rmtree(folder / room, ignore_errors=True)
+        for name in ("study.json", "cost.json", "report.html"):
+            (folder / name).unlink(missing_ok=True)
+    task, splits = _read(study)
+    tokenizers = _check_arms(study, task)
+    write_study(folder, study, _facts(study, splits, tokenizers, command))
+    missing = [cell for cell in study.cells if not cell_path(folder, *cell).exists()]
+    steps = -(-len(splits.train) // study.training.batch_size) * study.training.epochs
+    trained = [cell for cell in missing if cell[0] != TFIDF]
+    follow = _Follower(folder, trained, on_steps)
+    if on_start is not None:
+        on_start(steps * len(trained), follow.done)
+    # Longest jobs first is not worth it: cells of a study differ little, and seed by seed an early look is fair.
+    for row in (
+        _in_process(study, folder, missing, follow) if jobs == 1 else _in_pool(study, folder, missing, jobs, follow)
+    ):
+        if on_cell is not None:
+            on_cell(row)
+    if any(arm != TFIDF for arm in study.arms):
+        if on_cost is not None:
+            on_cost()
+        measure_cost(study, folder, task, splits)
+
+
+def run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
+    """Train one arm from one seed, write its row and give it; resumes a cell that was stopped."""
+    task, splits = _read(study)
+    row: Row = {"arm": arm, "seed": seed, "task": study.task, "metric": study.metric}
+    work = work_path(folder, arm, seed)
+    if arm == TFIDF:
+        row |= run_tfidf(task, splits, seed=seed)
+    else:
+        torch.set_num_threads(study.threads)
+        model, tokenizer = build(arm, task, seed=seed, tokenizer=study.tokenizer)
+        config = study.training.replace(seed=seed)
+        done = train(model, tokenizer, splits, config, name=arm, metric=study.metric, folder=work, progress=False)
+        row |= {
+            "epochs": done.fit.epochs,
+            "best_epoch": done.fit.best_epoch,
+            "collapsed": done.fit.collapsed,
+            "steps": done.fit.steps,
+            "test": done.test,
+        }
+        if study.save_models:
+            save_model(model, model_path(folder, arm, seed), tokenizer, facts={"study": {"arm": arm, "seed": seed}})
+    row |= {
+        "best_dev": row["epochs"][row["best_epoch"] - 1]["dev"][study.metric],
+        "epoch1_dev": row["epochs"][0]["dev"][study.metric],
+        "labels": list(getattr(task, "labels", ())),
+        "threads": study.threads,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    write_json(cell_path(folder, arm, seed), row)
+    shutil.rmtree(work, ignore_errors=True)
+    return row
+
+
+def _in_process(study: Study, folder: Path, missing: list[tuple[str, int]], follow: _Follower) -> Iterator[Row]:
+    with follow.in_background():
+        for arm, seed in missing:
+            yield run_cell(study, folder, arm, seed)
+
+
+def _in_pool(study: Study, folder: Path, missing: list[tuple[str, int]], jobs: int, follow: _Follower) -> Iterator[Row]:
+    """Compute cells in processes of their own; one that fails leaves the others' results and stops the study."""
+    context = multiprocessing.get_context("spawn")  # a forked torch inherits thread pools that are not there
+    with ProcessPoolExecutor(min(jobs, len(missing) or 1), mp_context=context) as pool:
+        futures: set[Future[Row]] = {pool.submit(run_cell, study, folder, *cell) for cell in missing}
+        try:
+            while futures:
+                finished, futures = wait(futures, timeout=1, return_when=FIRST_COMPLETED)
+                follow.look()
+                yield from (future.result() for future in finished)
+        except BrokenProcessPool as error:
+            raise TrainingError(
+                "a process of the study was killed, perhaps for memory; finished cells are kept - start the same "
+                "command again, with fewer --jobs"
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Follower:
+    """Reads how far the cells in work are from the last line of their logs."""
+
+    def __init__(self, folder: Path, cells: list[tuple[str, int]], on_steps: Callable[[int], None] | None) -> None:
+        self.paths = {work_path(folder, *cell) / "train.jsonl": cell_path(folder, *cell) for cell in cells}
+        self.on_steps = on_steps
+        self.steps: dict[Path, int] = {}
+        self.done = 0
+        self.look(tell=False)
+
+    def look(self, *, tell: bool = True) -> None:
+        """Tell how many steps were done since the last look."""
+        for log in self.paths:
+            self.steps[log] = max(_last_step(log), self.steps.get(log, 0))
+        done = sum(self.steps.values())
+        if tell and self.on_steps is not None and done > self.done:
+            self.on_steps(done - self.done)
+        self.done = done
+
+    @contextlib.contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Look once a second from a thread while this process computes."""
+        import threading
+
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(1):
+                self.look()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.look()
+
+
+def _last_step(log: Path) -> int:
+    """Give the optimiser step that a log ends with; 0 where there is none, or its last line is being written."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - 8192))
+            lines = file.read().splitlines()
+        return int(json.loads(lines[-1])["step"])
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0
+
+
+@functools.lru_cache(maxsize=1)
+def _read_cached(task: str, source: DataSource, options: str) -> tuple[Task, Splits]:
+    return read_splits(task, source, json.loads(options))
+
+
+def _read(study: Study) -> tuple[Task, Splits]:
+    """Read the data once per process."""
+    return _read_cached(study.task, study.source, json.dumps(study.options, sort_keys=True))
+
+
+def _check_arms(study: Study, task: Task) -> dict[str, str]:
+    """Give arm -> fingerprint of its tokenizer; raises ConfigError that lists every arm that cannot be built."""
+    tokenizers, problems = {}, []
+    for arm in study.arms:
+        if arm == TFIDF:
+            continue
+        try:
+            resolve(arm)
+            _, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
+            tokenizers[arm] = tokenizer.fingerprint
+        except ThriceError as error:
+            problems.append(f"{arm}: {error}")
+    if problems:
+        raise ConfigError(f"{len(problems)} of {len(study.arms)} arms cannot be built: {'; '.join(problems)}")
+    return tokenizers
+
+
+def _facts(study: Study, splits: Splits, tokenizers: dict[str, str], command: str | None) -> dict[str, Any]:
+    notes = list(splits.facts["notes"])
+    if len(set(tokenizers.values())) > 1:
+        first = next(iter(tokenizers))
+        others = [arm for arm, print_ in tokenizers.items() if print_ != tokenizers[first]]
+        notes.append(
+            f"not the same tokenizer as {first}: {', '.join(others)}; their inputs differ, not the model alone"
+        )
+    return {
+        "data": {part: facts for part, facts in splits.facts.items() if part != "notes"},
+        "notes": notes,
+        "command": command,
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "versions": {name: version(name) for name in ("thrice", "torch", "transformers", "accelerate", "tokenizers")}
+        | {"python": platform.python_version()},
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

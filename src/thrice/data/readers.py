@@ -1,0 +1,398 @@
+"""Tables of strings out of jsonl, csv, tsv, parquet and hub data sets, exactly as they were written."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thrice.data.columns import Columns, guess_columns, shown_names
+from thrice.errors import ConfigError, DataError, nearest
+
+__all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
+
+FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
+FORMAT_NAMES = ("csv", "json", "jsonl", "parquet", "tsv")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+Cell = str | list[str]
+"""One value of a table: a string, or the strings of a list (several labels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of strings with named columns."""
+
+    columns: tuple[str, ...]
+    """Names in the order of the file; for JSON in the order of their first appearance."""
+    rows: list[dict[str, Cell]]
+    """One dict a row, keys in the order of `columns`; a null or missing value has no key."""
+    lines: list[int]
+    """Where each row starts: the line of the file from 1; for parquet and hub data sets the row from 1."""
+    source: str
+    """File or data set, as the caller named it."""
+    fingerprint: str
+    """sha256 (hex) of columns and rows: the same for a file and its gzipped copy."""
+
+    def texts(self, column: str) -> list[str]:
+        """Give one column as strings; raises DataError naming the lines where it is null, missing or a list."""
+        values = [row.get(column) for row in self.rows]
+        _raise_for_rows(
+            f"{self.source}: column {column!r} has no text",
+            [
+                (line, "null or missing" if value is None else "a list")
+                for line, value in zip(self.lines, values, strict=True)
+                if not isinstance(value, str)
+            ],
+        )
+        return [value for value in values if isinstance(value, str)]
+
+    def labels(self, column: str) -> list[Cell]:
+        """Give one column as strings or lists of strings; raises DataError naming the lines where it is missing."""
+        values = [row.get(column) for row in self.rows]
+        _raise_for_rows(
+            f"{self.source}: column {column!r} has no label",
+            [(line, "null or missing") for line, value in zip(self.lines, values, strict=True) if value is None],
+        )
+        return [value for value in values if value is not None]
+
+
+def read_table(
+    source: str | Path, *, columns: Sequence[str] | None = None, format: str | None = None, split: str | None = None
+) -> Table:
+    """Read a file or a hub data set; every value stays the string that was written ("NA", "007" and " x" survive).
+
+    source: a path ending in .jsonl, .json (lines or one array), .csv, .tsv, each also .gz, or .parquet; where no
+        such path exists, the id of a hub data set, "owner/name" or "owner/name:config".
+    columns: names for a csv or tsv file that has no header row.
+    format: "jsonl", "json", "csv", "tsv" or "parquet", for other file names.
+    split: which split of a hub data set; needed where it has several.
+
+    tsv is split on tabs and nothing else: quotes mean nothing. csv follows RFC 4180. Lines end with \\n or \\r\\n only.
+    JSON numbers and booleans become the text they were written as; other nested values become JSON text.
+    Raises DataError: all bad rows at once, with their line numbers; ConfigError for arguments that do not fit.
+    """
+    name = str(source)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise DataError(f"{name} is a folder; name one file in it")
+    if not path.exists():
+        if format is not None or columns is not None or not _names_a_hub_set(name):
+            raise DataError(f"{name}: no such file")
+        return _table(name, _hub_objects(name, split))
+    if split is not None:
+        raise ConfigError(f"{name} is a file and has no splits: split={split!r} is for hub data sets")
+    kind = _format_of(path, format)
+    if columns is not None and kind not in ("csv", "tsv"):
+        raise ConfigError(f"{name}: {kind} files name their own columns; column names are for csv and tsv files")
+    if kind == "parquet":
+        return _table(name, _parquet_objects(path))
+    data = _bytes_of(path)
+    text = _decoded(data, name)
+    if not text.strip("\r\n\t "):
+        raise DataError(f"{name} is empty")
+    if kind == "json":
+        return _table(name, _json_objects(data, text, name))
+    return _table(name, _delimited_objects(data, text, name, kind, columns))
+
+
+# Where the bytes come from
+
+
+def _names_a_hub_set(name: str) -> bool:
+    """Whether a name could be a hub id: not a file name with a known ending, not inside an existing folder."""
+    file_like = Path(name).suffix.lower() in {*FORMATS, ".gz", ".data", ".txt"}
+    inside = "/" in name and Path(name).parent.is_dir()
+    return HUB_NAME.fullmatch(name) is not None and not file_like and not inside
+
+
+def _format_of(path: Path, format: str | None) -> str:
+    if format is not None:
+        if format not in FORMAT_NAMES:
+            raise ConfigError(f"no format called {format!r}; {nearest(format, FORMAT_NAMES)}")
+        return "json" if format == "jsonl" else format
+    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
+    if suffix.lower() not in FORMATS:
+        raise DataError(
+            f"{path}: cannot tell the format from the ending {suffix!r}; say it: --format {'|'.join(FORMAT_NAMES)}"
+        )
+    return FORMATS[suffix.lower()]
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        encoding = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "GB18030"
+        raise DataError(
+            f"{name}: line {line} is not UTF-8 (byte {data[error.start]:#04x}); "
+            f"if the file is {encoding}: iconv -f {encoding} -t UTF-8"
+        ) from error
+
+
+def _lines(text: str) -> list[str]:
+    """Split on \\n alone; `str.splitlines` would also split on U+0085, U+2028, \\x1c and others, inside texts."""
+    pieces = text.split("\n")
+    return pieces[:-1] if pieces[-1] == "" else pieces
+
+
+# One parser a format: each yields (line, value of every column or a complaint)
+
+Parsed = tuple[list[str] | None, int, str, Iterator[tuple[int, Any]]]
+"""Columns if the file states them, rows by an independent count, what a place is called, and the objects."""
+
+
+def _table(source: str, parsed: Parsed) -> Table:
+    """Make the table of (line, object) pairs; raises DataError for all bad rows at once and for a wrong count."""
+    stated, expected, place, objects = parsed
+    columns: dict[str, None] = dict.fromkeys(stated or ())
+    rows: list[dict[str, Cell]] = []
+    lines: list[int] = []
+    problems: list[tuple[int, str]] = []
+    for line, value in objects:
+        if isinstance(value, str):
+            problems.append((line, value))
+            continue
+        cells = {key: _cell(item) for key, item in value.items()}
+        if any(SURROGATE.search(cell if isinstance(cell, str) else "".join(cell or ())) for cell in cells.values()):
+            problems.append((line, "half of a surrogate pair, which is no text"))
+        columns.update(dict.fromkeys(cells))
+        rows.append({key: cell for key, cell in cells.items() if cell is not None})
+        lines.append(line)
+    _raise_for_rows(f"{source}: bad rows", problems, place=place)
+    if len(rows) != expected:
+        raise DataError(f"{source}: {len(rows)} rows were read, the file holds {expected}; is it damaged?")
+    if not rows:
+        raise DataError(f"{source} has no rows")
+    rows = [{name: row[name] for name in columns if name in row} for row in rows]
+    names = tuple(columns)
+    return Table(columns=names, rows=rows, lines=lines, source=source, fingerprint=_fingerprint(names, rows))
+
+
+def _delimited_objects(data: bytes, text: str, name: str, kind: str, columns: Sequence[str] | None) -> Parsed:
+    """Parse csv or tsv."""
+    records = _csv_records(text, name) if kind == "csv" else _tsv_records(text)
+    header_line, header = (0, list(columns)) if columns is not None else next(records)
+    repeated = sorted({column for column in header if header.count(column) > 1})
+    if repeated:
+        raise DataError(
+            f"{name}: the header names {shown_names(repeated)} more than once "
+            "(a file without a header row: give the names with --columns)"
+        )
+    single = len(header) == 1
+    if kind == "csv" and single and "\t" in header[0]:
+        raise DataError(
+            f"{name}: the header {header[0][:80]!r} holds tabs and no comma; --format tsv reads such a file"
+        )
+    # Quoted csv fields may hold line ends: take each as one letter, then a record is a line.
+    flat = re.sub(rb'(?<![^,\n])"(?:[^"]|"")*+"', b"x", data) if kind == "csv" else data
+    flat = flat if single else flat.rstrip(b"\r\n")
+    expected = flat.count(b"\n") + (not flat.endswith(b"\n")) - (header_line > 0)
+
+    def objects() -> Iterator[tuple[int, Any]]:
+        blank: list[int] = []
+        for line, fields in records:
+            if fields in ([], [""]) and not single:
+                blank.append(line)  # harmless at the end of the file, an error before another row
+                continue
+            yield from ((line, "an empty line") for line in blank)
+            blank.clear()
+            fields = fields or [""]
+            fits = len(fields) == len(header)
+            yield line, dict(zip(header, fields, strict=True)) if fits else f"{len(fields)} fields, not {len(header)}"
+
+    return header, expected, "line", objects()
+
+
+def _tsv_records(text: str) -> Iterator[tuple[int, list[str]]]:
+    for line, record in enumerate(_lines(text), start=1):
+        yield line, record.removesuffix("\r").split("\t")
+
+
+def _csv_records(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in _lines(text)), strict=True)
+    start = 1
+    while True:
+        # The limit, 131072 characters a field unless set, is one value for the whole process.
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{name}: line {start}: {error}; an unbalanced quote? a quote inside a quoted field is written twice, "
+                "and --format tsv reads quotes as plain characters"
+            ) from error
+        finally:
+            csv.field_size_limit(limit)
+        yield start, record
+        start = reader.line_num + 1
+
+
+class _Number(str):
+    """A JSON number as it was written: 1.0 stays "1.0", twenty digits stay twenty digits."""
+
+    __slots__ = ()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return value
+
+
+def _no_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_json, object_pairs_hook=_object)
+
+
+def _json_objects(data: bytes, text: str, name: str) -> Parsed:
+    """Parse JSON lines, or one array of objects."""
+    if text.lstrip(" \t\r\n").startswith("["):
+        try:
+            expected = len(DECODER.decode(text))
+        except ValueError as error:
+            raise DataError(f"{name} begins like a JSON array and is none: {error}") from error
+        return None, expected, "line", _array_items(text)
+    expected = sum(1 for line in data.split(b"\n") if line.strip(b" \t\r"))
+
+    def objects() -> Iterator[tuple[int, Any]]:
+        for number, line in enumerate(_lines(text), start=1):
+            if line.strip(" \t\r"):
+                try:
+                    yield number, _checked_object(DECODER.decode(line))
+                except ValueError as error:
+                    yield number, f"no JSON object: {error}"
+
+    return None, expected, "line", objects()
+
+
+def _array_items(text: str) -> Iterator[tuple[int, Any]]:
+    """Give the items of a valid JSON array with the line each begins on."""
+    gap = re.compile(r"[^\s,]")
+    place, counted, line = text.index("[") + 1, 0, 1
+    while (found := gap.search(text, place)) and found[0] != "]":
+        line += text.count("\n", counted, found.start())
+        counted = found.start()
+        value, place = DECODER.raw_decode(text, counted)
+        yield line, _checked_object(value)
+
+
+def _checked_object(value: Any) -> Any:
+    return value if isinstance(value, dict) else f"not an object but {str(value)[:40]!r}"
+
+
+def _parquet_objects(path: Path) -> Parsed:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        columns, expected = list(file.schema_arrow.names), file.metadata.num_rows
+        if len(set(columns)) < len(columns):
+            raise DataError(f"{path}: the schema names a column more than once: {shown_names(columns)}")
+        values = file.read().to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is no readable parquet file: {error}") from error
+    return columns, expected, "row", enumerate(values, start=1)
+
+
+def _hub_objects(name: str, split: str | None) -> Parsed:
+    """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
+    import datasets
+
+    path, _, config = name.partition(":")
+    try:
+        loaded = datasets.load_dataset(path, config or None, split=split)
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        detail = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{name}: no such file, and no hub data set of that name could be loaded (offline? "
+            f"a configuration goes after a colon, {path}:CONFIG): {type(error).__name__}: {detail}"
+        ) from error
+    if isinstance(loaded, dict):
+        if len(loaded) > 1:
+            raise DataError(f"{name} has several splits; name the one you want: {', '.join(loaded)}")
+        loaded = next(iter(loaded.values()))
+    classes = {}
+    for column, feature in loaded.features.items():
+        feature = getattr(feature, "feature", feature)
+        if isinstance(feature, datasets.ClassLabel):
+            classes[column] = feature.names
+
+    def named(column: str, value: Any) -> Any:
+        if column not in classes or value is None:
+            return value
+        if isinstance(value, list):
+            return [named(column, item) for item in value]
+        return classes[column][value] if value >= 0 else None
+
+    table = loaded.with_format("arrow")[:]
+    values = ({column: named(column, item) for column, item in row.items()} for row in table.to_pylist())
+    return list(loaded.column_names), loaded.num_rows, "row", enumerate(values, start=1)
+
+
+# Values
+
+
+def _cell(value: Any) -> Cell | None:
+    """Give a value as string or list of strings; None for null, NaN and a flat list with a null in it."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        words = [_cell(item) for item in value]
+        return None if None in words else [word for word in words if isinstance(word, str)]
+    return _json_text(value)
+
+
+def _json_text(value: Any) -> str:
+    """Give a value as JSON, numbers as they were written; what JSON does not know (dates) as Python's string."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {_json_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json_text, value)) + "]"
+    if isinstance(value, str | bool | int | float) or value is None:
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _fingerprint(columns: tuple[str, ...], rows: list[dict[str, Cell]]) -> str:
+    digest = hashlib.sha256(json.dumps(columns, ensure_ascii=False).encode())
+    for row in rows:
+        digest.update(json.dumps([row.get(name) for name in columns], ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _raise_for_rows(what: str, problems: list[tuple[int, str]], *, place: str = "line") -> None:
+    if not problems:
+        return
+    shown = "; ".join(f"{place} {line}: {problem}" for line, problem in problems[:5])
+    more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+    raise DataError(f"{what} ({len(problems)}): {shown}{more}")

@@ -1,0 +1,47 @@
+"""Everything thrice raises on purpose.
+
+ThriceError
+├── ConfigError        values that contradict each other, or a name nobody knows
+├── CheckpointError    a folder, file or tensor that cannot be read or written as asked
+├── SharingError       a sharing pattern that does not fit the model
+├── DataError          a data file, column or label that cannot be used
+└── TrainingError      a run that cannot start, go on or be resumed
+
+The command line prints their message in one or two lines and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ThriceError(Exception):
+    """Root of everything thrice raises on purpose."""
+
+
+class ConfigError(ThriceError, ValueError):
+    """Values that contradict each other, or a name nobody knows."""
+
+
+class CheckpointError(ThriceError):
+    """A folder, file or tensor that cannot be read or written as asked."""
+
+
+class SharingError(ThriceError, ValueError):
+    """A sharing pattern that does not fit the model."""
+
+
+class DataError(ThriceError):
+    """A data file, column or label that cannot be used."""
+
+
+class TrainingError(ThriceError):
+    """A run that cannot start, go on or be resumed."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Give the tail of an error about an unknown name: the nearest known ones, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

@@ -1,0 +1,324 @@
+"""One fine-tuning run, from names and files to a saved folder: `thrice finetune` does it once, a study many times."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from thrice.checkpoints import load, resolve, save
+from thrice.data.batching import training_batches
+from thrice.data.readers import Table, read_table
+from thrice.data.splits import overlap, split
+from thrice.data.tokenizer import Tokenizer
+from thrice.errors import CheckpointError, ConfigError, TrainingError
+from thrice.model.config import EncoderConfig
+from thrice.model.encoder import count_parameters
+from thrice.registry import plugin
+from thrice.tasks.base import Task, TaskData, TaskModel, options_of
+from thrice.training import FitResult, TrainingConfig, fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Where the examples come from: one file to be split, or files already split."""
+
+    data: str | None = None
+    """One file or hub data set without splits: 80 / 10 / 10 by a stratified hash."""
+    train: str | None = None
+    """Training rows."""
+    dev: str | None = None
+    """Rows that choose the best epoch."""
+    test: str | None = None
+    """Rows scored once, at the best epoch."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns of files without a header row."""
+    format: str | None = None
+    """jsonl, csv, tsv or parquet, where the file's name does not tell."""
+    split_seed: int = 0
+    """Seeds the hash that splits `data`."""
+
+    def __post_init__(self) -> None:
+        """Check that exactly one way of naming the data is used; raises ConfigError."""
+        if (self.data is None) == (self.train is None):
+            raise ConfigError(
+                "name the data by --data FILE (split by thrice) or by --train FILE --dev FILE [--test FILE]"
+            )
+        if self.data is not None and (self.dev or self.test):
+            raise ConfigError("--data is split into train, dev and test; give --train instead beside --dev or --test")
+        if self.train is not None and self.dev is None:
+            raise ConfigError("--train needs --dev to choose the best epoch by; or give one file as --data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """Examples of the three parts, and where they came from."""
+
+    train: list[Any]
+    """Training examples."""
+    dev: list[Any]
+    """Examples that choose the best epoch."""
+    test: list[Any]
+    """Examples scored once; may be empty."""
+    facts: dict[str, Any]
+    """Source, fingerprint and size of each part, and what a reader must know of them."""
+
+
+def read_splits(task_name: str, source: DataSource, options: Mapping[str, Any]) -> tuple[Task, Splits]:
+    """Read the files and learn the task from the training rows.
+
+    options: of the task, see its `learn`; None values stand for its defaults.
+    Raises DataError for data that cannot be used, ConfigError for an option the task does not have.
+    """
+    kind = plugin("tasks", task_name)
+    given = {name: value for name, value in options.items() if value is not None}
+    foreign = sorted(set(given) - set(options_of(kind)))
+    if foreign:
+        raise ConfigError(f"task {task_name} has no option {', '.join(foreign)}; it has {', '.join(options_of(kind))}")
+    read = partial(read_table, columns=source.columns, format=source.format)
+    if source.data is not None:
+        whole = read(source.data)
+        task = kind.learn(whole, **given)
+        tables = _split_table(task, whole, seed=source.split_seed)
+    else:
+        assert source.train is not None
+        assert source.dev is not None
+        tables = {"train": read(source.train), "dev": read(source.dev)}
+        if source.test is not None:
+            tables["test"] = read(source.test)
+        task = kind.learn(tables["train"], **given)
+    examples = {part: task.read(table) for part, table in tables.items()}
+    facts: dict[str, Any] = {
+        part: {"source": table.source, "fingerprint": table.fingerprint, "rows": len(table.rows)}
+        for part, table in tables.items()
+    }
+    facts["notes"] = _leaks(task, tables)
+    return task, Splits(train=examples["train"], dev=examples["dev"], test=examples.get("test", []), facts=facts)
+
+
+def _split_table(task: Task, table: Table, *, seed: int) -> dict[str, Table]:
+    texts, strata = zip(*(task.split_key(row) for row in table.rows), strict=True)
+    parts = split(texts, strata, seed=seed)
+    indices = {"train": parts.train, "dev": parts.dev, "test": parts.test}
+    return {
+        name: dataclasses.replace(table, rows=[table.rows[i] for i in chosen], lines=[table.lines[i] for i in chosen])
+        for name, chosen in indices.items()
+    }
+
+
+def _leaks(task: Task, tables: Mapping[str, Table]) -> list[str]:
+    texts = {part: [task.split_key(row)[0] for row in table.rows] for part, table in tables.items()}
+    notes = []
+    for part in ("dev", "test"):
+        shared = overlap(texts["train"], texts[part]) if part in texts else 0
+        if shared:
+            notes.append(f"{shared} of the {len(set(texts[part]))} distinct {part} texts are training texts too")
+    return notes
+
+
+def tokenizer_for(model: str, config: EncoderConfig, *, tokenizer: str | None = None) -> Tokenizer:
+    """Give the tokenizer that belongs to a model's name, or the named one.
+
+    A preset has none of its own: Chinese shapes (21,128 entries) take that of the bundled checkpoint.
+    Raises CheckpointError where there is none to take.
+    """
+    if tokenizer is not None:
+        folder = resolve(tokenizer).folder
+    else:
+        source = resolve(model)
+        folder = source.folder
+        if source.kind == "preset" and config.vocab_size == 21128:
+            folder = resolve("zoo:albert-nano-zh").folder
+    if folder is None:
+        raise CheckpointError(f"{model} has no tokenizer of its own; name the folder of one with --tokenizer")
+    return Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
+
+
+def build(model: str, task: Task, *, seed: int, tokenizer: str | None = None) -> tuple[TaskModel, Tokenizer]:
+    """Give the named model equipped for the task, its head drawn from the seed, and its tokenizer."""
+    encoder = load(model)
+    words = tokenizer_for(model, encoder.config, tokenizer=tokenizer)
+    return TaskModel(encoder, task, seed=seed), words
+
+
+def check_metric(task: Task, metric: str | None) -> str:
+    """Give the metric that chooses the best epoch; raises ConfigError for one the task does not give."""
+    if metric is not None and metric not in task.metrics:
+        raise ConfigError(f"--metric {metric!r}: this task gives {', '.join(task.metrics)}")
+    return metric or task.metrics[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished run; the model holds the weights of the best epoch."""
+
+    fit: FitResult
+    """What training gave."""
+    test: dict[str, Any] | None
+    """Scores of the test examples at the best dev epoch; None without test examples."""
+
+
+def train(
+    model: TaskModel,
+    tokenizer: Tokenizer,
+    splits: Splits,
+    config: TrainingConfig,
+    *,
+    name: str,
+    metric: str,
+    folder: Path,
+    progress: bool | None = None,
+    restart: bool = False,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> Outcome:
+    """Train on the training examples, keep the best epoch on dev, score test once; resumable in `folder`.
+
+    name: of the model; a run that began with another one is not resumed.
+    """
+    task = model.task
+    data = task.encode(splits.train, tokenizer)
+    dev = task.encode(splits.dev, tokenizer)
+
+    def evaluate() -> dict[str, Any]:
+        return task.score(model.predict(dev), splits.dev)
+
+    result = fit(
+        model,
+        config,
+        num_examples=len(data),
+        batches=batches_of(data, config),
+        make_batch=data.batch,
+        evaluate=evaluate,
+        metric=metric,
+        folder=folder,
+        identity={
+            "model": name,
+            "tokenizer": tokenizer.fingerprint,
+            "data": splits.facts,
+            "task": task.name,
+            "settings": task.settings(),
+        },
+        restart=restart,
+        progress=progress,
+        on_epoch=on_epoch,
+    )
+    test = None
+    if splits.test:
+        test = task.score(model.predict(task.encode(splits.test, tokenizer)), splits.test)
+        test.pop("collapsed")
+    return Outcome(fit=result, test=test)
+
+
+def batches_of(data: TaskData, config: TrainingConfig) -> Callable[[int], list[Any]]:
+    """Give epoch -> the index arrays of its steps, the same for every model."""
+    return lambda epoch: training_batches(len(data), batch_size=config.batch_size, seed=config.seed, epoch=epoch)
+
+
+def save_model(model: TaskModel, folder: Path, tokenizer: Tokenizer, *, facts: Mapping[str, Any] | None = None) -> Path:
+    """Write a stock folder that transformers loads, with a sidecar from which `load_model` restores the task.
+
+    Raises CheckpointError where the folder holds something else.
+    """
+    sidecar = {"task": {"name": model.task.name, "settings": model.task.settings()}, **(facts or {})}
+    return save(model.encoder, folder, tokenizer=tokenizer, extra_config=model.task.stock_config(), sidecar=sidecar)
+
+
+def default_training(config: EncoderConfig, changes: Mapping[str, Any]) -> TrainingConfig:
+    """Give the training config for one encoder: the field's recipe, with ELECTRA's layer-wise decay unless it is given.
+
+    changes: field -> value; None stands for the default. Source: Clark et al. 2020, table 7: 0.8 for small and base,
+    0.9 for large.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    if config.family == "electra":
+        given.setdefault("layerwise_decay", 0.9 if config.num_calls >= 24 else 0.8)
+    return TrainingConfig(**given)
+
+
+def finetune(
+    name: str,
+    folder: Path,
+    *,
+    source: DataSource,
+    task_name: str,
+    options: Mapping[str, Any],
+    metric: str | None = None,
+    training: Mapping[str, Any] | None = None,
+    tokenizer: str | None = None,
+    restart: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Fine-tune a named model and write the best epoch as a stock folder; give what happened as JSON values.
+
+    training: fields of TrainingConfig that differ from `default_training`. say: told each line a reader wants to see
+    while it runs; a progress bar is drawn beside where standard error is a terminal. A run that was stopped goes on
+    from FOLDER.run, which is gone when the model is written.
+    Raises TrainingError where the folder holds a finished model and `restart` is not given.
+    """
+    tell = say or (lambda line: None)
+    folder = Path(folder)
+    run = folder.with_name(folder.name + ".run")
+    if (folder / "config.json").exists() and not restart:
+        raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
+    task, splits = read_splits(task_name, source, options)
+    chosen = check_metric(task, metric)
+    seed = (training or {}).get("seed") or 0
+    model, words = build(name, task, seed=seed, tokenizer=tokenizer)
+    config = default_training(model.encoder.config, training or {})
+    stored, called = count_parameters(model.encoder)
+    tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
+    tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
+    for note in splits.facts["notes"]:
+        tell(f"note: {note}")
+
+    def on_epoch(record: dict[str, Any]) -> None:
+        scores = "  ".join(f"{key} {record['dev'][key]:.4f}" for key in task.metrics)
+        collapsed = "  COLLAPSED to one answer" if record["collapsed"] else ""
+        loss, seconds = record["train_loss"], record["seconds"]
+        tell(f"epoch {record['epoch']}: loss {loss:.4f}  dev {scores}  {seconds:.0f} s{collapsed}")
+
+    outcome = train(
+        model,
+        words,
+        splits,
+        config,
+        name=name,
+        metric=chosen,
+        folder=run,
+        progress=None if say else False,
+        restart=restart,
+        on_epoch=on_epoch,
+    )
+    result = {
+        "model": name,
+        "folder": str(folder),
+        "metric": chosen,
+        "best_epoch": outcome.fit.best_epoch,
+        "best_dev": outcome.fit.best_value,
+        "collapsed": outcome.fit.collapsed,
+        "epochs": outcome.fit.epochs,
+        "test": outcome.test,
+        "seconds": outcome.fit.seconds,
+        "training": dataclasses.asdict(config),
+        "data": splits.facts,
+    }
+    save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
+    shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
+    shutil.rmtree(run)
+    if outcome.test is not None:
+        scores = "  ".join(f"{key} {outcome.test[key]:.4f}" for key in task.metrics)
+        tell(f"test at epoch {outcome.fit.best_epoch}: {scores}")
+    if outcome.fit.collapsed:
+        tell("this run collapsed to one answer: try a smaller --learning-rate, a longer --warmup or another --seed")
+    tell(f"saved to {folder}; transformers loads it, and so does: thrice predict {folder} texts.jsonl")
+    return result
+
+
+def _dropout(model: TaskModel) -> str:
+    config = model.encoder.config
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+    return ", ".join(f"{name.split('_')[0]} {getattr(config, name):g}" for name in names)

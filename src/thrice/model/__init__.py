@@ -1,0 +1,1 @@
+"""The packed encoder: config, presets, packing, blocks and stock heads."""

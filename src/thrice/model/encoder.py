@@ -1,0 +1,108 @@
+"""The one encoder: embeddings, then N calls of stored blocks as the two maps say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from thrice.errors import ConfigError
+from thrice.model.config import EncoderConfig
+from thrice.model.embeddings import Embeddings
+from thrice.model.heads import build_head
+from thrice.model.layer import AttentionBlock, FeedForwardBlock
+from thrice.model.packing import PackedBatch, from_padded, to_padded
+
+
+class Encoder(nn.Module):
+    """BERT, RoBERTa, ALBERT or ELECTRA over packed batches.
+
+    config: shape and sharing. heads: names of stock heads to carry (see `model.heads.HEADS`); they are never run by
+    `forward`. num_labels: classes of heads that have classes. generator: draws the weights, a new one with seed 0
+    where absent, so that two encoders of one config are equal.
+
+        >>> from thrice.model.presets import PRESETS
+        >>> from thrice.model.packing import pack
+        >>> Encoder(PRESETS["bert-tiny"])(pack([[101, 2023, 102], [101, 102]])).shape
+        torch.Size([5, 128])
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        heads: Sequence[str] = (),
+        num_labels: int = 2,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        self.embeddings = Embeddings(config)
+        self.attention = nn.ModuleList(AttentionBlock(config) for _ in range(config.num_attention_blocks))
+        self.ffn = nn.ModuleList(FeedForwardBlock(config) for _ in range(config.num_ffn_blocks))
+        init_weights(self, std=config.initializer_range, generator=generator)
+        self.heads = nn.ModuleDict()
+        for name in heads:
+            self.add_head(name, num_labels=num_labels, generator=generator)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Give hidden states (T, H) of a packed batch after the last call."""
+        hidden = self.embeddings(batch)
+        for attention, ffn in zip(self.config.attention_map, self.config.ffn_map, strict=True):
+            hidden = self.ffn[ffn](self.attention[attention](hidden, batch))
+        return hidden
+
+    def padded(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Give hidden states (B, S, H) of a padded batch, zeros at padding; inputs (B, S) as transformers has them."""
+        batch, places = from_padded(input_ids, attention_mask, token_type_ids)
+        if self.config.family == "roberta":
+            # Stock RoBERTa counts the tokens that are no padding, whatever the mask says.
+            ranks = input_ids.ne(self.config.pad_token_id).cumsum(1).flatten()[places] - 1
+            batch = PackedBatch(batch.input_ids, batch.token_type_ids, ranks, batch.lengths, batch.starts)
+        return to_padded(self(batch), places, rows=len(input_ids), columns=input_ids.shape[1])
+
+    def predict_tokens(self, rows: Tensor) -> Tensor:
+        """Give MLM logits (N, V) of gathered rows (N, H); raises ConfigError where the checkpoint has no MLM head."""
+        if "mlm" not in self.heads:
+            raise ConfigError(
+                f"this encoder has no masked-language head; it carries: {', '.join(self.heads) or 'none'}"
+            )
+        return self.heads["mlm"](rows, self.embeddings.word_embeddings.weight)
+
+    def add_head(
+        self, name: str, *, num_labels: int = 2, tied: bool = True, generator: torch.Generator | None = None
+    ) -> nn.Module:
+        """Carry one more stock head with fresh weights (seed 0 where no generator is given), and give it."""
+        head = build_head(self.config, name, num_labels=num_labels, tied=tied)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        init_weights(head, std=self.config.initializer_range, generator=generator)
+        self.heads[name] = head
+        return head
+
+
+@torch.no_grad()
+def init_weights(module: nn.Module, *, std: float, generator: torch.Generator) -> None:
+    """Draw every matrix from N(0, std), set biases to 0 and norms to 1 (Devlin et al. 2019's scheme, untruncated)."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            part.weight.normal_(0.0, std, generator=generator)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.zero_()
+
+
+def count_parameters(encoder: Encoder) -> tuple[int, int]:
+    """Give (stored, called) parameters, heads included.
+
+    Stored counts each tensor once; called counts a block once for every call that uses it, which is what a forward pass
+    works through and what sharing leaves alone (the word table counts once: a token looks up one row).
+    """
+    stored = sum(p.numel() for p in encoder.parameters())
+    called = stored
+    for blocks, entries in ((encoder.attention, encoder.config.attention_map), (encoder.ffn, encoder.config.ffn_map)):
+        for i, block in enumerate(blocks):
+            called += (entries.count(i) - 1) * sum(p.numel() for p in block.parameters())
+    return stored, called

@@ -1,0 +1,1 @@
+"""Pre-training objectives: one file each, found by the registry; none so far."""

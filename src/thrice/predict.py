@@ -1,0 +1,94 @@
+"""A fine-tuned folder at work: load it, answer the rows of a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from thrice.checkpoints import load, read_sidecar
+from thrice.data.readers import read_table
+from thrice.data.tokenizer import Tokenizer
+from thrice.errors import CheckpointError, DataError
+from thrice.files import write_atomically
+from thrice.registry import plugin
+from thrice.tasks.base import TaskModel
+
+
+def load_model(folder: Path) -> tuple[TaskModel, Tokenizer]:
+    """Read what `save_model` wrote; raises CheckpointError where the folder was not fine-tuned by thrice."""
+    settings = (read_sidecar(Path(folder)) or {}).get("task")
+    if settings is None:
+        raise CheckpointError(
+            f"{folder} is no fine-tuned model of thrice: no thrice.json names its task; make one with thrice finetune"
+        )
+    task = plugin("tasks", settings["name"]).restore(settings["settings"])
+    encoder = load(str(folder))
+    trained = dict(encoder.heads.items())
+    model = TaskModel(encoder, task)
+    for name, head in model.encoder.heads.items():
+        if name not in trained:
+            raise CheckpointError(f"{folder}: the task's {name} head is missing from the checkpoint")
+        head.load_state_dict(trained[name].state_dict())
+    model.eval()
+    config = encoder.config
+    words = Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
+    return model, words
+
+
+def predict_file(
+    folder: Path,
+    texts: str,
+    target: Path | None,
+    *,
+    columns: tuple[str, ...] | None = None,
+    format: str | None = None,
+    max_tokens: int = 4096,
+    on_total: Callable[[int], None] | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Answer every row of a file with a fine-tuned model, in the file's order, its own columns kept.
+
+    target: .jsonl, .csv or .tsv to write; where None, the lines of jsonl are given back. Answers stand in columns
+    "prediction" and "probabilities" (in csv and tsv: JSON text).
+    Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown.
+    """
+    kind = "jsonl" if target is None else target.suffix.removeprefix(".")
+    if kind not in ("csv", "jsonl", "tsv"):
+        raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
+    model, words = load_model(folder)
+    table = read_table(texts, columns=columns, format=format)
+    taken = sorted({"prediction", "probabilities"} & set(table.columns))
+    if taken:
+        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
+    examples = model.task.read(table, gold=False)
+    if on_total is not None:
+        on_total(len(examples))
+    answers = model.predict(model.task.encode(examples, words), max_tokens=max_tokens, on_batch=on_batch)
+    rows = [
+        {**row, "prediction": answer.get("label", answer.get("labels")), "probabilities": answer["probabilities"]}
+        for row, answer in zip(table.rows, answers, strict=True)
+    ]
+    if kind == "jsonl":
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        if target is None:
+            return lines
+        write_atomically(target, "".join(line + "\n" for line in lines))
+    elif target is not None:
+        write_atomically(target, _delimited(rows, "\t" if kind == "tsv" else ","))
+    return []
+
+
+def _delimited(rows: list[dict[str, Any]], delimiter: str) -> str:
+    """Give rows as csv or tsv text; a tsv has no quoting, so a tab or line break inside a cell becomes a space."""
+    cells = [[v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in row.values()] for row in rows]
+    table = [list(rows[0]), *cells]
+    if delimiter == "\t":
+        return "".join("\t".join(re.sub(r"[\t\r\n]+", " ", cell) for cell in line) + "\n" for line in table)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""Fine-tuning tasks: one file each, found by the registry."""

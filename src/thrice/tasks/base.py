@@ -1,0 +1,196 @@
+"""What every fine-tuning task gives: examples from records, batches, a head, a loss, predictions and a score.
+
+Data flow: record (a row of a file) -> example -> `encode` -> TaskData -> `batch` -> the model's loss or predictions ->
+`score`. A task is one file in this folder with a module-level `PLUGIN`; its object holds what was learned from the
+training rows (label names and the like) and nothing of any model, so one object serves every arm of a comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from thrice.data.batching import prediction_batches
+from thrice.data.readers import Table
+from thrice.data.tokenizer import Tokenizer
+from thrice.model.encoder import Encoder
+
+Prediction = dict[str, Any]
+"""What a task says about one example, ready for JSON."""
+
+
+class TaskBatch(Protocol):
+    """Whatever a task wants to see of some examples at once; the packed batch and the gold answers, mostly."""
+
+    num_examples: int
+    """Examples in the batch; several sequences may belong to one."""
+
+    def to(self, device: torch.device) -> TaskBatch:
+        """Give the same batch on a device."""
+        ...
+
+
+class TaskData(Protocol):
+    """Encoded examples of one file."""
+
+    lengths: np.ndarray
+    """(n,) tokens of each example, over all its sequences."""
+
+    def __len__(self) -> int:
+        """Give the number of examples."""
+        ...
+
+    def batch(self, indices: Sequence[int] | np.ndarray) -> Any:
+        """Give the examples of these indices as one batch, in this order."""
+        ...
+
+
+class Task(ABC):
+    """One kind of fine-tuning. Options of a task are the keyword arguments of its `learn`."""
+
+    name: ClassVar[str]
+    """What people type after --task."""
+    summary: ClassVar[str]
+    """One sentence for `thrice list tasks`."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """Names that `score` gives and --metric may pick, higher is better; the first is the default."""
+
+    @classmethod
+    @abstractmethod
+    def learn(cls, table: Table, **options: Any) -> Task:
+        """Give a task from the training rows: which columns, which labels. Raises DataError, ConfigError."""
+
+    @abstractmethod
+    def read(self, table: Table, *, gold: bool = True) -> list[Any]:
+        """Give one example per row; with gold, rows without a valid answer raise DataError, all named at once."""
+
+    @abstractmethod
+    def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
+        """Give the text by which duplicates of a row are found, and the stratum that a split keeps in proportion."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> TaskData:
+        """Give the examples as token sequences."""
+
+    @abstractmethod
+    def build_head(self, encoder: Encoder, generator: torch.Generator) -> nn.Module | None:
+        """Equip an encoder that still carries the checkpoint's heads.
+
+        Heads that a stock class has go into `encoder.heads`, so that saving writes them under their stock names, and
+        heads that the task has no use for are taken out; a head that no stock class has is returned.
+        """
+
+    @abstractmethod
+    def loss(self, model: TaskModel, batch: Any) -> Tensor:
+        """Give the mean loss over the batch's examples, in nats."""
+
+    @abstractmethod
+    def predict(self, model: TaskModel, batch: Any) -> list[Prediction]:
+        """Give one prediction per example, in the batch's order."""
+
+    @abstractmethod
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> dict[str, Any]:
+        """Give all `metrics`, details for a report, and "collapsed": whether all answers are in effect one answer."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Give what `restore` needs, as JSON values: it travels in the saved folder."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, settings: dict[str, Any]) -> Task:
+        """Give the task that gave these settings."""
+
+    @abstractmethod
+    def stock_config(self) -> dict[str, Any]:
+        """Give the entries of a stock config.json that the task decides, such as id2label."""
+
+    def validate(self, encoder: Encoder) -> None:  # noqa: B027 - most tasks ask nothing of a checkpoint
+        """Raise ConfigError, naming what works, where the task cannot be done with this checkpoint."""
+
+
+class TaskModel(nn.Module):
+    """An encoder equipped for a task: what training, prediction and saving work on.
+
+    seed: draws the head's weights, the same for every encoder of the same width.
+    """
+
+    def __init__(self, encoder: Encoder, task: Task, *, seed: int = 0) -> None:
+        super().__init__()
+        task.validate(encoder)
+        self.task = task
+        self.encoder = encoder
+        self.head = task.build_head(encoder, torch.Generator().manual_seed(seed))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.encoder.embeddings.word_embeddings.weight.device
+
+    def forward(self, batch: TaskBatch) -> Tensor:
+        """Give the loss: data-parallel wrappers call this."""
+        return self.loss(batch)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Give the mean loss over the batch's examples."""
+        return self.task.loss(self, batch)
+
+    def layer_depths(self) -> dict[str, int]:
+        """Give parameter name -> depth for layer-wise decay: 0 embeddings, 1..N by the last call, N + 1 heads."""
+        config = self.encoder.config
+        depths = {}
+        for name, _ in self.named_parameters():
+            room, _, rest = name.removeprefix("encoder.").partition(".")
+            if room == "embeddings":
+                depths[name] = 0
+            elif room in ("attention", "ffn") and name.startswith("encoder."):
+                calls = config.attention_map if room == "attention" else config.ffn_map
+                block = int(rest.partition(".")[0])
+                depths[name] = max(i for i, entry in enumerate(calls) if entry == block) + 1
+            else:
+                depths[name] = config.num_calls + 1
+        return depths
+
+    @torch.no_grad()
+    def predict(
+        self, data: TaskData, *, max_tokens: int = 4096, on_batch: Callable[[int], None] | None = None
+    ) -> list[Prediction]:
+        """Give one prediction per example, in the data's order, without touching the training mode.
+
+        max_tokens: tokens of one batch; examples are sorted by length over the whole data. on_batch: told how many
+        examples each batch finished, for a progress bar.
+        """
+        was_training = self.training
+        self.eval()
+        predictions: list[Prediction] = [{}] * len(data)
+        for indices in prediction_batches(data.lengths, max_tokens=max_tokens):
+            answers = self.task.predict(self, data.batch(indices).to(self.device))
+            for i, answer in zip(indices, answers, strict=True):
+                predictions[int(i)] = answer
+            if on_batch is not None:
+                on_batch(len(indices))
+        self.train(was_training)
+        return predictions
+
+
+def keep_heads(encoder: Encoder, names: Sequence[str]) -> None:
+    """Take all heads but these out of the encoder: a head no loss uses would be saved and optimised for nothing."""
+    for name in [n for n in encoder.heads if n not in names]:
+        del encoder.heads[name]
+
+
+@functools.cache
+def options_of(task: type[Task]) -> tuple[str, ...]:
+    """Give the names of a task's options, the keyword arguments of its `learn`."""
+    import inspect
+
+    return tuple(p for p in inspect.signature(task.learn).parameters if p not in ("cls", "table"))

@@ -1,0 +1,352 @@
+"""Text classification: any number of classes, one or several per text, texts and pairs of any length."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from thrice.data.encoding import Encoded, encode_texts
+from thrice.data.readers import Columns, Table, guess_columns
+from thrice.data.tokenizer import Tokenizer
+from thrice.errors import ConfigError, DataError, nearest
+from thrice.model.encoder import Encoder
+from thrice.model.packing import PackedBatch, pack
+from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
+
+HEADS = ("stock", "first-token")
+LONG_TEXTS = ("head", "head+tail", "chunks")
+COLLAPSED_SHARE = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One text or pair of texts with its gold classes."""
+
+    text: str
+    """First or only text."""
+    text_pair: str | None = None
+    """Second text of a pair."""
+    labels: tuple[int, ...] = ()
+    """Indices into the task's label names; one entry unless multi-label; empty where unknown."""
+
+
+@dataclass(frozen=True)
+class ClassificationBatch:
+    """Packed sequences with the example each belongs to."""
+
+    packed: PackedBatch
+    """C sequences; C = B unless texts are cut into chunks."""
+    owner: Tensor
+    """(C,) int64: the example each sequence belongs to, in the caller's order."""
+    targets: Tensor
+    """(B,) int64 class indices, or (B, labels) float32 with several labels per text."""
+    num_examples: int
+    """B."""
+
+    def to(self, device: torch.device) -> ClassificationBatch:
+        """Give the same batch on a device."""
+        packed, owner, targets = self.packed.to(device), self.owner.to(device), self.targets.to(device)
+        return ClassificationBatch(packed, owner, targets, self.num_examples)
+
+
+class ClassificationData:
+    """Encoded texts and their targets, ready to be batched."""
+
+    def __init__(self, encoded: Encoded, targets: np.ndarray) -> None:
+        self.encoded = encoded
+        self.targets = targets
+        # Sequences of one text are neighbours: text i owns sequences borders[i] to borders[i + 1].
+        self.borders = np.searchsorted(encoded.owner, np.arange(len(targets) + 1))
+        self.lengths = np.diff(encoded.offsets[self.borders])
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, indices: Sequence[int] | np.ndarray) -> ClassificationBatch:
+        """Give these examples as one packed batch, in this order."""
+        chosen = [range(self.borders[i], self.borders[i + 1]) for i in indices]
+        sequences = [s for own in chosen for s in own]
+        packed = pack(*self.encoded.take(sequences))
+        owner = np.repeat(np.arange(len(chosen)), [len(own) for own in chosen])
+        targets = torch.from_numpy(self.targets[np.asarray(indices)])
+        return ClassificationBatch(packed, torch.from_numpy(owner), targets, len(chosen))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Task):
+    """Classes of a text; see `learn` for the options."""
+
+    name = "classification"
+    summary = "classes of a text or a pair of texts: one of many, or several at once (--multi-label)"
+
+    labels: tuple[str, ...]
+    """Class names, sorted; index = row of the classifier."""
+    columns: Columns
+    """Columns of the text, its pair and the label."""
+    head: str = "stock"
+    """stock: the family's sequence classifier; first-token: one linear layer on the first token, as in the essays."""
+    max_length: int = 128
+    """Tokens of one sequence, special tokens included."""
+    long_texts: str = "head"
+    """Longer texts: head (keep the beginning), head+tail, or chunks (mean logit over windows of the whole text)."""
+    multi_label: bool = False
+    """Whether a text may have several classes or none."""
+    class_weights: tuple[float, ...] | None = None
+    """Weight of each class in the loss."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("micro_f1", "macro_f1", "accuracy") if self.multi_label else ("accuracy", "macro_f1")
+
+    @classmethod
+    def learn(  # type: ignore[override]  # every task has options of its own
+        cls,
+        table: Table,
+        *,
+        text_column: str | None = None,
+        text_pair_column: str | None = None,
+        label_column: str | None = None,
+        head: str = "stock",
+        max_length: int = 128,
+        long_texts: str = "head",
+        multi_label: bool = False,
+        class_weight: str | None = None,
+    ) -> Classification:
+        """Give the task of the training rows.
+
+        text_column, text_pair_column, label_column: names, guessed where obvious. class_weight: "balanced" (n / (k *
+        count), as scikit-learn has it) or "name=weight,name=weight", 1 for classes not named.
+        Raises ConfigError for an impossible option, DataError for columns that cannot be found, missing labels or
+        fewer than two classes.
+        """
+        problems = []
+        if head not in HEADS:
+            problems.append(f"--head is {head!r}; {nearest(head, HEADS)}")
+        if long_texts not in LONG_TEXTS:
+            problems.append(f"--long-texts is {long_texts!r}; {nearest(long_texts, LONG_TEXTS)}")
+        if max_length < 3:
+            problems.append(f"--max-length is {max_length}, it must be at least 3 tokens")
+        if problems:
+            raise ConfigError("; ".join(problems))
+        columns = guess_columns(table, text=text_column, text_pair=text_pair_column, label=label_column)
+        if columns.text_pair is not None and long_texts != "head":
+            raise ConfigError(f"--long-texts {long_texts} is for single texts; pairs are cut longest first")
+        assert columns.label is not None
+        counts = Counter(n for cell in table.labels(columns.label) for n in _names(cell, multi_label=multi_label))
+        if len(counts) < 2 and not multi_label:
+            raise DataError(
+                f"{table.source}: column {columns.label!r} holds {len(counts)} class ({', '.join(counts)}), a "
+                "classifier needs two - is it the right column? name it with --label-column"
+            )
+        labels = tuple(sorted(counts))
+        return cls(
+            labels=labels,
+            columns=columns,
+            head=head,
+            max_length=max_length,
+            long_texts=long_texts,
+            multi_label=multi_label,
+            class_weights=_class_weights(class_weight, labels, counts),
+        )
+
+    def read(self, table: Table, *, gold: bool = True) -> list[Example]:
+        columns = self.columns
+        wanted = [columns.text, columns.text_pair, columns.label if gold else None]
+        missing = [c for c in wanted if c is not None and c not in table.columns]
+        if missing:
+            raise DataError(f"{table.source}: no column {', '.join(missing)}; it has {', '.join(table.columns)}")
+        index = {name: i for i, name in enumerate(self.labels)}
+        unseen: Counter[str] = Counter()
+        texts = table.texts(columns.text)
+        pairs = table.texts(columns.text_pair) if columns.text_pair else [None] * len(texts)
+        cells = table.labels(columns.label) if gold and columns.label else [[]] * len(texts)
+        examples = []
+        for text, pair, cell in zip(texts, pairs, cells, strict=True):
+            names = _names(cell, multi_label=self.multi_label or not gold)
+            unseen.update(name for name in names if name not in index)
+            labels = tuple(index[name] for name in names if name in index)
+            examples.append(Example(text=text, text_pair=pair, labels=labels))
+        if unseen:
+            shown = ", ".join(f"{name!r} ({n} rows)" for name, n in unseen.most_common(5))
+            raise DataError(
+                f"{table.source}: {len(unseen)} labels never occur in the training rows: {shown}; training has "
+                f"{len(self.labels)}: {', '.join(self.labels[:10])}"
+            )
+        return examples
+
+    def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
+        text, pair, label = self.columns.text, self.columns.text_pair, self.columns.label
+        return row[text] + (f"\t{row[pair]}" if pair else ""), str(row[label]) if label else ""
+
+    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer) -> ClassificationData:
+        pairs = [e.text_pair or "" for e in examples] if self.columns.text_pair else None
+        encoded = encode_texts(
+            tokenizer,
+            [e.text for e in examples],
+            pairs,
+            max_length=self.max_length,
+            truncation=self.long_texts,
+        )
+        if self.multi_label:
+            targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)
+            for row, example in zip(targets, examples, strict=True):
+                row[list(example.labels)] = 1
+        else:
+            targets = np.array([e.labels[0] if e.labels else -100 for e in examples], dtype=np.int64)
+        return ClassificationData(encoded, targets)
+
+    def validate(self, encoder: Encoder) -> None:
+        positions = encoder.config.max_length
+        if self.max_length > positions:
+            raise ConfigError(
+                f"--max-length {self.max_length} is more than the {positions} positions of this checkpoint"
+            )
+
+    def build_head(self, encoder: Encoder, generator: torch.Generator) -> None:
+        pooler = encoder.heads["pooler"] if "pooler" in encoder.heads else None  # noqa: SIM401 - ModuleDict has no get
+        keep_heads(encoder, ())
+        if self.head == "first-token":
+            # The essays put nothing between the first token and the softmax.
+            encoder.config = encoder.config.replace(classifier_dropout_prob=0.0)
+            encoder.add_head("token", num_labels=len(self.labels), generator=generator)
+            return
+        head = encoder.add_head("sequence", num_labels=len(self.labels), generator=generator)
+        if pooler is not None and encoder.config.family in ("albert", "bert"):
+            head.dense.load_state_dict(pooler.dense.state_dict())  # type: ignore[union-attr]
+
+    def logits(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
+        """Give (B, labels): the head on first tokens, averaged over the chunks of an example."""
+        first = model.encoder(batch.packed)[batch.packed.starts]
+        logits = model.encoder.heads["sequence" if self.head == "stock" else "token"](first)
+        if len(logits) == batch.num_examples:
+            return logits
+        summed = logits.new_zeros(batch.num_examples, logits.shape[1]).index_add(0, batch.owner, logits)
+        return summed / torch.bincount(batch.owner, minlength=batch.num_examples).unsqueeze(1)
+
+    def loss(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
+        logits = self.logits(model, batch)
+        weight = None if self.class_weights is None else logits.new_tensor(self.class_weights)
+        if self.multi_label:
+            return F.binary_cross_entropy_with_logits(logits, batch.targets, pos_weight=weight)
+        return F.cross_entropy(logits, batch.targets, weight=weight)
+
+    def predict(self, model: TaskModel, batch: ClassificationBatch) -> list[Prediction]:
+        logits = self.logits(model, batch).float()
+        rows = (logits.sigmoid() if self.multi_label else logits.softmax(-1)).tolist()
+        answers = []
+        for row in rows:
+            probabilities = dict(zip(self.labels, row, strict=True))
+            if self.multi_label:
+                answers.append(
+                    {"labels": [n for n, p in probabilities.items() if p > 0.5], "probabilities": probabilities}
+                )
+            else:
+                answers.append({"label": self.labels[row.index(max(row))], "probabilities": probabilities})
+        return answers
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
+        """Give accuracy, macro F1 over all known classes and the confusion matrix (rows gold, columns predicted).
+
+        With several labels per text: micro F1, macro F1 and accuracy of the whole set; no confusion matrix.
+        "collapsed" where at least 99% of the answers are one answer and no more is right than that answer gives.
+        """
+        from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+
+        index = {name: i for i, name in enumerate(self.labels)}
+        if self.multi_label:
+            gold = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
+            said = np.zeros_like(gold)
+            for i, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+                gold[i, list(example.labels)] = 1
+                said[i, [index[name] for name in prediction["labels"]]] = 1
+            return {
+                "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
+                "macro_f1": float(f1_score(gold, said, average="macro", zero_division=0.0)),
+                "accuracy": float((gold == said).all(axis=1).mean()),
+                "collapsed": _collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
+            }
+        truths = [example.labels[0] for example in examples]
+        answers = [index[prediction["label"]] for prediction in predictions]
+        known = range(len(self.labels))
+        return {
+            "accuracy": float(accuracy_score(truths, answers)),
+            "macro_f1": float(f1_score(truths, answers, labels=known, average="macro", zero_division=0.0)),
+            "confusion": confusion_matrix(truths, answers, labels=known).tolist(),
+            "collapsed": _collapsed(answers, truths),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any]) -> Classification:
+        weights = settings["class_weights"]
+        changes = {
+            "labels": tuple(settings["labels"]),
+            "columns": Columns(**settings["columns"]),
+            "class_weights": None if weights is None else tuple(weights),
+        }
+        return cls(**(settings | changes))
+
+    def stock_config(self) -> dict[str, Any]:
+        return {
+            "id2label": {str(i): name for i, name in enumerate(self.labels)},
+            "label2id": {name: i for i, name in enumerate(self.labels)},
+            "problem_type": "multi_label_classification" if self.multi_label else "single_label_classification",
+        }
+
+
+PLUGIN = Classification
+
+
+def _names(cell: str | list[str], *, multi_label: bool) -> tuple[str, ...]:
+    """Give the label names in a cell; several come as a list, or as text with a JSON list or commas."""
+    if not multi_label:
+        if isinstance(cell, list):
+            raise DataError(f"a label is the list {cell}; texts with several labels want --multi-label")
+        return (cell,)
+    if isinstance(cell, list):
+        return tuple(dict.fromkeys(cell))
+    if cell.lstrip().startswith("["):
+        try:
+            return tuple(dict.fromkeys(str(name) for name in json.loads(cell)))
+        except json.JSONDecodeError as error:
+            raise DataError(f"a label looks like a JSON list and is none: {cell!r} ({error})") from error
+    return tuple(dict.fromkeys(name.strip() for name in cell.split(",") if name.strip()))
+
+
+def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[str]) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    if text == "balanced":
+        total = sum(counts.values())
+        return tuple(total / (len(labels) * counts[name]) for name in labels)
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            given[name] = float(weight)
+        except ValueError:
+            raise ConfigError(
+                f"--class-weight {text!r}: expected 'balanced' or name=weight,..., got {part!r}"
+            ) from None
+        if name not in labels or not given[name] > 0:
+            raise ConfigError(f"--class-weight: {part!r} wants a weight above 0 for a class; {nearest(name, labels)}")
+    return tuple(given.get(name, 1.0) for name in labels)
+
+
+def _collapsed(answers: Sequence[Any], truths: Sequence[Any]) -> bool:
+    if not answers:
+        return False
+    most, count = Counter(answers).most_common(1)[0]
+    right = sum(a == t for a, t in zip(answers, truths, strict=True))
+    varied = len(set(truths)) > 1
+    return varied and count >= COLLAPSED_SHARE * len(answers) and right <= sum(t == most for t in truths)

@@ -1,0 +1,316 @@
+"""What a run needs to go on after a stop, on disk without pickles.
+
+    folder/resume/step-00000120.safetensors    every parameter and buffer of the model, every tensor of the optimiser
+    folder/resume/state.json                   everything else, and the name of the tensor file it belongs to
+    folder/best.safetensors                    parameters and buffers after the best epoch so far
+
+The tensor file is written first, under a name of its own; renaming state.json into place is the one moment at which a
+save counts, and only then is the older tensor file removed. A kill at any moment leaves the last save or the new one.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from thrice.errors import TrainingError
+from thrice.files import read_json, write_atomically
+from thrice.training.config import BOOKKEEPING, TrainingConfig
+
+FORMAT = 1
+WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
+
+
+@dataclass(kw_only=True)
+class Sums:
+    """Running totals over some optimiser steps."""
+
+    steps: int = 0
+    """Optimiser steps counted."""
+    examples: int = 0
+    """Examples in their batches."""
+    loss: float = 0.0
+    """Loss summed over the examples."""
+    grad_norm: float = 0.0
+    """Gradient norm before clipping, summed over the steps."""
+    clipped: int = 0
+    """Steps whose gradient was longer than max_grad_norm."""
+    seconds: float = 0.0
+    """Time of the steps."""
+
+    def add(self, *, examples: int, loss: float, grad_norm: float, clipped: bool, seconds: float) -> None:
+        """Count one step; loss: mean over its examples."""
+        self.steps += 1
+        self.examples += examples
+        self.loss += loss * examples
+        self.grad_norm += grad_norm
+        self.clipped += clipped
+        self.seconds += seconds
+
+
+@dataclass(kw_only=True)
+class RunState:
+    """Where a run stands, apart from tensors and generators; the learning rate follows from the step alone."""
+
+    step: int = 0
+    """Optimiser steps done."""
+    position: int = 0
+    """Batches done of the running epoch."""
+    order: int = 0
+    """Checksum of the running epoch's batches."""
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    """One record per finished epoch."""
+    best_epoch: int = 0
+    """Best epoch so far, counted from 1; 0 before the first evaluation."""
+    best_value: float | None = None
+    """The chosen metric after that epoch."""
+    in_epoch: Sums = field(default_factory=Sums)
+    """Totals of the running epoch."""
+    in_line: Sums = field(default_factory=Sums)
+    """Totals since the last line of the log."""
+    seconds: float = 0.0
+    """Training and evaluation so far, over all starts."""
+    log_bytes: int = 0
+    """Length of the log; lines beyond it are of steps that will be done again."""
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch (all devices)."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Give the state of the global generators, and of the device's own, as JSON values."""
+    version, words, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state(legacy=True)
+    own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "torch": _base64(torch.get_rng_state()),
+        "device": None if own is None else _base64(own),
+    }
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put the global generators, and the device's own, back into a state that `random_state` gave."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(_unbase64(state["torch"]))
+    if state["device"] is not None and device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(_unbase64(state["device"]), device)
+
+
+def run_identity(
+    model: nn.Module, config: TrainingConfig, *, num_examples: int, metric: str, facts: Mapping[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Give all that must be the same for a run to go on, as JSON values.
+
+    facts: what only the caller knows, such as the fingerprint of the data or the name of the checkpoint.
+    """
+    settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in BOOKKEEPING}
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    tensors = {
+        name: f"{t.dtype} {list(t.shape)}{' frozen' if name in frozen else ''}"
+        for name, t in named_tensors(model).items()
+    }
+    identity = {
+        "config": settings,
+        "run": {"num_examples": num_examples, "metric": metric, **(facts or {})},
+        "tensors": tensors,
+    }
+    plain: dict[str, dict[str, Any]] = json.loads(json.dumps(identity))
+    return plain
+
+
+def check_identity(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise TrainingError that names what changed if a folder's run is not the one asked for."""
+    changes = []
+    for section in now:
+        old, new = then[section], now[section]
+        changed = [k for k in {**old, **new} if k not in old or k not in new or old[k] != new[k]]
+        shown = changed[:3] if section == "tensors" else changed
+        changes += [f"{k} was {old.get(k, 'absent')}, is {new.get(k, 'absent')}" for k in shown]
+        if len(changed) > len(shown):
+            changes.append(f"{len(changed) - len(shown)} more tensors differ")
+    if changes:
+        raise TrainingError(f"{folder} holds another run: {'; '.join(changes)} - {WAY_OUT}")
+
+
+def order_checksum(batches: Sequence[Sequence[int]]) -> int:
+    """Give a checksum of the batches of one epoch: their examples, order and borders."""
+    checksum = 0
+    for indices in batches:
+        checksum = crc32(np.asarray([len(indices), *indices], dtype=np.int64).tobytes(), checksum)
+    return checksum
+
+
+def save_run(
+    folder: Path,
+    state: RunState,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, Any],
+    device: torch.device,
+) -> None:
+    """Save a run so that `load_run` finds this state or, after a kill in between, the one saved before."""
+    room = folder / "resume"
+    tensors = {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
+    for name, parameter in _trained(optimizer).items():
+        tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    tensor_file = _write_tensors(room / f"step-{state.step:08d}.safetensors", tensors)
+    content = {
+        "format": FORMAT,
+        "tensors": tensor_file.name,
+        "state": dataclasses.asdict(state),
+        "random": random_state(device),
+        "identity": identity,
+    }
+    # Not indented: the generators hold thousands of numbers.
+    state_file = write_atomically(room / "state.json", json.dumps(content, ensure_ascii=False) + "\n")
+    for path in room.iterdir():
+        if path not in (tensor_file, state_file):
+            path.unlink()
+
+
+def load_run(
+    folder: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, Any],
+    device: torch.device,
+) -> RunState | None:
+    """Put model, optimiser and generators into the folder's saved state and give it; None where nothing is saved.
+
+    Values are copied into the model's own memory, since memory-mapped tensors are aligned differently and give other
+    last digits. Raises TrainingError where the saved run is another one, or damaged.
+    """
+    state_file = folder / "resume" / "state.json"
+    if not state_file.exists():
+        return None
+    try:
+        content = read_json(state_file)
+        check_identity(folder, content["identity"], identity)
+        tensors = safetensors.torch.load_file(state_file.with_name(content["tensors"]))
+        _copy_into(named_tensors(model), {k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+        for name, parameter in _trained(optimizer).items():
+            prefix = f"optimizer.{name}."
+            saved = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            if saved:
+                optimizer.state[parameter] = {k: _fresh(v, like=parameter) for k, v in saved.items()}
+        numbers = content["state"]
+        numbers |= {name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}
+        state = RunState(**numbers)
+        set_random_state(content["random"], device)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+        raise TrainingError(f"{state_file.parent} cannot be resumed, it is damaged: {error} - {WAY_OUT}") from error
+    return state
+
+
+def save_best(folder: Path, model: nn.Module, *, epoch: int) -> None:
+    """Write the model's parameters and buffers to best.safetensors, with the epoch in its metadata."""
+    _write_tensors(folder / "best.safetensors", named_tensors(model), metadata={"epoch": str(epoch)})
+
+
+def best_saved_epoch(folder: Path) -> int | None:
+    """Give the epoch whose weights best.safetensors holds; None where it is absent or unreadable."""
+    try:
+        with safetensors.safe_open(folder / "best.safetensors", framework="pt") as file:
+            return int((file.metadata() or {})["epoch"])
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError):
+        return None
+
+
+def load_best(folder: Path, model: nn.Module, *, epoch: int) -> None:
+    """Copy best.safetensors into the model; raises TrainingError unless it holds the weights of that epoch."""
+    found = best_saved_epoch(folder)
+    if found != epoch:
+        held = "is missing or damaged" if found is None else f"holds epoch {found}"
+        raise TrainingError(f"{folder / 'best.safetensors'} should hold epoch {epoch}, but {held} - {WAY_OUT}")
+    _copy_into(named_tensors(model), safetensors.torch.load_file(folder / "best.safetensors"))
+
+
+def discard_saves(folder: Path) -> None:
+    """Remove what a run could be resumed from."""
+    room = folder / "resume"
+    if room.exists():
+        # First the file that makes the rest count: a kill in between leaves no half of a state.
+        (room / "state.json").unlink(missing_ok=True)
+        shutil.rmtree(room)
+
+
+def forget_run(folder: Path) -> None:
+    """Remove what a run of `fit` has left in a folder, and nothing else."""
+    discard_saves(folder)
+    for name in ("fit.json", "best.safetensors", "train.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Give name -> tensor of all parameters and buffers, each once however often it is shared."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    groups = optimizer.param_groups
+    return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> Path:
+    """Write tensors beside the path and rename, straight from their memory: a big model is not held twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    safetensors.torch.save_file({name: _whole(tensor) for name, tensor in tensors.items()}, beside, metadata)
+    with open(beside, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    return path
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().cpu().contiguous()
+    # safetensors refuses views that share a storage.
+    return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
+
+
+@torch.no_grad()
+def _copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    if targets.keys() != saved.keys():
+        raise ValueError(f"the saved tensors differ in {', '.join(sorted(targets.keys() ^ saved.keys()))}")
+    for name, target in targets.items():
+        target.copy_(saved[name])
+
+
+def _fresh(value: Tensor, *, like: Tensor) -> Tensor:
+    if value.shape == like.shape:
+        return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
+    return value.to(like.device, copy=True)
+
+
+def _base64(state: Tensor) -> str:
+    return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
+
+
+def _unbase64(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,0 +1,84 @@
+"""What every plug-in of a room must keep; called by the tests of each room for each of its plug-ins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thrice.checkpoints import load
+from thrice.data.readers import Table
+from thrice.data.tokenizer import Tokenizer
+from thrice.finetune import save_model
+from thrice.predict import load_model
+from thrice.tasks.base import Task, TaskModel
+
+
+def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, perfect: Any) -> None:
+    """Run the contract of a task on a table with gold answers.
+
+    perfect: gives, from an example, the prediction that says exactly its gold answer.
+    """
+    encoder = load(str(checkpoint))
+    tokenizer = Tokenizer.from_folder(checkpoint, vocab_size=encoder.config.vocab_size)
+    examples = task.read(table)
+    assert len(examples) == len(table.rows)
+    assert all(isinstance(task.split_key(row)[0], str) for row in table.rows)
+
+    scores = task.score([perfect(example) for example in examples], examples)
+    assert {name: scores[name] for name in task.metrics} == dict.fromkeys(task.metrics, 1.0)
+    assert not scores["collapsed"]
+    json.dumps(scores)
+
+    again = type(task).restore(json.loads(json.dumps(task.settings())))
+    assert again == task
+
+    model = TaskModel(encoder, task, seed=1)
+    data = task.encode(examples, tokenizer)
+    assert len(data) == len(examples)
+    _batches_change_nothing(model, data)
+    _learns_one_batch(model, data)
+
+    before = model.predict(data)
+    assert len(before) == len(examples)
+    json.dumps(before)
+    folder = save_model(model, place / "saved", tokenizer)
+    restored, words = load_model(folder)
+    assert restored.task == task
+    assert restored.predict(restored.task.encode(task.read(table, gold=False), words)) == before
+
+
+def _batches_change_nothing(model: TaskModel, data: Any) -> None:
+    alone = model.predict(data, max_tokens=1)
+    for max_tokens in (50, 10_000):
+        for one, other in zip(alone, model.predict(data, max_tokens=max_tokens), strict=True):
+            assert_close(one, other)
+
+
+def assert_close(one: Any, other: Any, *, tolerance: float = 1e-5) -> None:
+    """Compare two JSON values, numbers within the tolerance and everything else exactly."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_close(one[key], other[key], tolerance=tolerance)
+    elif isinstance(one, float):
+        assert abs(one - other) <= tolerance
+    else:
+        assert one == other
+
+
+def _learns_one_batch(model: TaskModel, data: Any) -> None:
+    torch.manual_seed(0)
+    batch = data.batch(range(min(16, len(data))))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    model.train()
+    losses = []
+    for _ in range(60):
+        loss = model.loss(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]

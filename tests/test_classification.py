@@ -1,0 +1,208 @@
+"""Classification: the task contract, both heads, chunks, several labels, weights, scores by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import contracts
+import numpy as np
+import pytest
+import torch
+
+from thrice.checkpoints import load
+from thrice.data.readers import Table, read_table
+from thrice.data.tokenizer import Tokenizer
+from thrice.errors import ConfigError, DataError
+from thrice.tasks.base import TaskModel
+from thrice.tasks.classification import Classification, ClassificationBatch, Example
+
+
+def table_of(rows: list[dict], columns: tuple[str, ...] = ("text", "label")) -> Table:
+    lines = list(range(1, len(rows) + 1))
+    return Table(columns=columns, rows=rows, lines=lines, source="here", fingerprint="0")
+
+
+def equipped(checkpoint: Path, task: Classification) -> tuple[TaskModel, Tokenizer]:
+    encoder = load(str(checkpoint))
+    return TaskModel(encoder, task).eval(), Tokenizer.from_folder(checkpoint, vocab_size=encoder.config.vocab_size)
+
+
+@pytest.mark.parametrize("options", [{}, {"head": "first-token"}, {"long_texts": "chunks", "max_length": 6}])
+def test_classification_keeps_the_task_contract(
+    options: dict, reviews: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    table = read_table(str(reviews))
+    task = Classification.learn(table, **{"max_length": 32, **options})
+
+    def perfect(example: Example) -> dict:
+        return {"label": task.labels[example.labels[0]]}
+
+    contracts.task_contract(task, table, tiny_checkpoint, tmp_path, perfect=perfect)
+
+
+def test_several_labels_keep_the_task_contract(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    rows = [
+        {"text": "质量很好", "label": ["good", "goods"]},
+        {"text": "物流太慢", "label": ["bad"]},
+        {"text": "房间很脏服务热情", "label": ["bad", "good"]},
+    ] * 4
+    task = Classification.learn(table_of(rows), multi_label=True, max_length=32)
+    assert task.labels == ("bad", "good", "goods")
+    assert task.metrics[0] == "micro_f1"
+
+    def perfect(example: Example) -> dict:
+        return {"labels": [task.labels[i] for i in example.labels]}
+
+    contracts.task_contract(task, table_of(rows), tiny_checkpoint, tmp_path, perfect=perfect)
+
+
+def test_a_text_with_no_label_is_legal_with_several_labels() -> None:
+    rows = [{"text": "a", "label": "x, y"}, {"text": "b", "label": '["x"]'}, {"text": "c", "label": "[]"}]
+    task = Classification.learn(table_of(rows), multi_label=True)
+    assert [e.labels for e in task.read(table_of(rows))] == [(0, 1), (0,), ()]
+
+
+def test_chunks_cover_the_whole_text_and_average_their_logits(tiny_checkpoint: Path) -> None:
+    rows = [{"text": "质量很好" * 5, "label": "1"}, {"text": "慢", "label": "0"}]
+    task = Classification.learn(table_of(rows), max_length=10, long_texts="chunks")
+    model, tokenizer = equipped(tiny_checkpoint, task)
+    data = task.encode(task.read(table_of(rows)), tokenizer)
+    assert len(data.encoded) == 3 + 1, "20 characters in windows of 8"
+    inside = [i for ids in data.encoded.take(range(3))[0] for i in ids[1:-1]]
+    assert inside == tokenizer.backend.encode(rows[0]["text"]).ids[1:-1]
+    both = task.logits(model, data.batch([1, 0]))
+    each = [task.logits(model, _only(data, [s])).mean(0) for s in range(4)]
+    torch.testing.assert_close(both, torch.stack([each[3], sum(each[:3]) / 3]), atol=1e-6, rtol=0)
+
+
+def _only(data: object, sequences: list[int]) -> ClassificationBatch:
+    from thrice.model.packing import pack
+
+    packed = pack(*data.encoded.take(sequences))
+    return ClassificationBatch(packed, torch.arange(len(sequences)), torch.zeros(len(sequences)), len(sequences))
+
+
+def test_the_loss_is_cross_entropy_worked_out_by_hand(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": "好", "label": "a"}] * 3 + [{"text": "差", "label": "b"}]
+    for weight, expected in (
+        (None, (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2),
+        ("b=3", (math.log(1 + math.exp(-2)) + 3 * math.log(1 + math.exp(1))) / 4),
+    ):
+        task = Classification.learn(table_of(rows), class_weight=weight, max_length=16)
+        logits = torch.tensor([[2.0, 0.0], [1.0, 0.0]])
+        batch = ClassificationBatch(None, torch.arange(2), torch.tensor([0, 1]), 2)  # type: ignore[arg-type]
+        monkeypatch.setattr(Classification, "logits", lambda self, model, batch, logits=logits: logits)
+        model, _ = equipped(tiny_checkpoint, task)
+        assert model.loss(batch).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_balanced_weights_are_n_over_k_times_count() -> None:
+    rows = [{"text": "好", "label": "a"}] * 3 + [{"text": "差", "label": "b"}]
+    task = Classification.learn(table_of(rows), class_weight="balanced")
+    assert task.class_weights == (4 / (2 * 3), 4 / (2 * 1))
+
+
+def test_scores_worked_out_by_hand() -> None:
+    rows = [{"text": "x", "label": name} for name in ("a", "b", "c")]
+    task = Classification.learn(table_of(rows))
+    examples = [Example(text="x", labels=(i,)) for i in (0, 0, 1, 2)]
+    scores = task.score([{"label": name} for name in ("a", "b", "b", "b")], examples)
+    assert scores["accuracy"] == 0.5
+    # a: P 1, R 1/2, F 2/3; b: P 1/3, R 1, F 1/2; c: 0.
+    assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert scores["confusion"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("answers", "truths", "collapsed"),
+    [
+        ("aaaa", "aaab", True),
+        ("aaaa", "aaaa", False),
+        ("aaab", "aaab", False),
+        ("bbbb", "aaab", True),
+        ("", "", False),
+    ],
+)
+def test_a_run_that_gives_one_answer_is_called_collapsed(answers: str, truths: str, collapsed: bool) -> None:
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]))
+    examples = [Example(text="x", labels=("ab".index(name),)) for name in truths]
+    if not examples:
+        return
+    assert task.score([{"label": name} for name in answers], examples)["collapsed"] is collapsed
+
+
+def test_a_pre_trained_pooler_becomes_the_dense_layer_of_the_stock_head(tiny_checkpoint: Path) -> None:
+    pooler = load(str(tiny_checkpoint)).heads["pooler"].dense.weight
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]), max_length=16)
+    model, _ = equipped(tiny_checkpoint, task)
+    assert torch.equal(model.encoder.heads["sequence"].dense.weight, pooler)
+    assert list(model.encoder.heads) == ["sequence"], "heads without a use are gone"
+
+
+def test_heads_of_one_seed_are_equal_whatever_the_arm_shares(tiny_checkpoint: Path) -> None:
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]), max_length=16)
+    heads = []
+    for pattern, seed in (("all", 3), ("none", 3), ("none", 4)):
+        model = TaskModel(load(f"{tiny_checkpoint}+{pattern}"), task, seed=seed)
+        heads.append(model.encoder.heads["sequence"].classifier.weight)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[1], heads[2])
+
+
+def test_depths_for_layerwise_decay_follow_the_last_call(tiny_checkpoint: Path) -> None:
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]), max_length=16)
+    depths = TaskModel(load(f"{tiny_checkpoint}+attention"), task).layer_depths()
+    assert depths["encoder.embeddings.word_embeddings.weight"] == 0
+    assert depths["encoder.attention.0.qkv.weight"] == 3, "shared by all calls: the last one counts"
+    assert depths["encoder.ffn.1.output.bias"] == 2
+    assert depths["encoder.heads.sequence.classifier.weight"] == 4
+
+
+def test_the_head_of_the_essays_has_no_dropout_even_where_the_config_has(tiny_checkpoint: Path) -> None:
+    task = Classification.learn(
+        table_of([{"text": "x", "label": name} for name in "ab"]), head="first-token", max_length=16
+    )
+    model, _ = equipped(tiny_checkpoint, task)
+    assert model.encoder.heads["token"].dropout.p == model.encoder.config.classifier_dropout_prob == 0
+
+
+def test_bad_options_and_data_say_what_to_do() -> None:
+    rows = [{"text": "x", "label": name} for name in "ab"]
+    with pytest.raises(ConfigError, match="did you mean first-token"):
+        Classification.learn(table_of(rows), head="first-tokn")
+    with pytest.raises(ConfigError, match="chunks"):
+        Classification.learn(table_of(rows), long_texts="chunk")
+    with pytest.raises(ConfigError, match="above 0"):
+        Classification.learn(table_of(rows), class_weight="a=-1")
+    with pytest.raises(DataError, match="holds 1 class"):
+        Classification.learn(table_of(rows[:1]))
+    task = Classification.learn(table_of(rows))
+    with pytest.raises(DataError, match=r"'c' \(1 rows\)"):
+        task.read(table_of([{"text": "x", "label": "c"}]))
+    with pytest.raises(DataError, match="no column text"):
+        task.read(table_of([{"body": "x", "label": "a"}], ("body", "label")))
+    with pytest.raises(DataError, match="--multi-label"):
+        Classification.learn(table_of([{"text": "x", "label": ["a", "b"]}]))
+
+
+def test_more_tokens_than_positions_is_refused(tiny_checkpoint: Path) -> None:
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]), max_length=64)
+    with pytest.raises(ConfigError, match="40 positions"):
+        equipped(tiny_checkpoint, task)
+
+
+def test_predictions_come_back_in_the_order_of_the_file(tiny_checkpoint: Path) -> None:
+    rows = [{"text": "好" * n, "label": "ab"[n % 2]} for n in (9, 1, 5, 0, 7, 3)]
+    task = Classification.learn(table_of(rows), max_length=16)
+    model, tokenizer = equipped(tiny_checkpoint, task)
+    data = task.encode(task.read(table_of(rows)), tokenizer)
+    assert data.lengths.tolist() == [11, 3, 7, 2, 9, 5]
+    together = model.predict(data, max_tokens=20)
+    for i, prediction in enumerate(together):
+        contracts.assert_close(prediction, model.predict(_part(task, tokenizer, rows[i]))[0])
+    assert np.ptp([p["probabilities"]["a"] for p in together]) > 0, "texts of different lengths score differently"
+
+
+def _part(task: Classification, tokenizer: Tokenizer, row: dict) -> object:
+    return task.encode(task.read(table_of([row])), tokenizer)

@@ -1,0 +1,216 @@
+"""A study: every arm under the same conditions, killed anywhere and finished with the same rows, its cost beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thrice.compare.grid import Study, cell_path, slug
+from thrice.compare.results import read_rows, summarise
+from thrice.compare.runner import run_study
+from thrice.errors import ConfigError
+from thrice.finetune import DataSource
+from thrice.training import TrainingConfig
+
+
+def study_of(checkpoint: Path, reviews: Path, **changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "arms": (f"{checkpoint}+all", f"{checkpoint}+none", "tfidf"),
+        "seeds": (0, 1),
+        "metric": "accuracy",
+        "options": {"max_length": 24},
+        "source": DataSource(data=str(reviews)),
+        "training": TrainingConfig(epochs=3, batch_size=8, learning_rate=1e-2, max_grad_norm=0.0),
+    }
+    return Study(**(values | changes))
+
+
+TIMES = ("seconds", "eval_seconds", "finished")
+
+
+def comparable(value: Any) -> Any:
+    """Give a row without what a clock wrote into it."""
+    if isinstance(value, dict):
+        return {key: comparable(v) for key, v in value.items() if key not in TIMES}
+    return [comparable(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_checkpoint: Path, reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "finished"
+    run_study(study_of(tiny_checkpoint, reviews), folder, command="thrice compare ...")
+    return folder
+
+
+def test_every_cell_has_a_row_with_every_epoch_and_a_test_score(finished: Path, tiny_checkpoint: Path) -> None:
+    rows = read_rows(finished)
+    assert len(rows) == 6
+    for row in rows:
+        assert row["labels"] == ["bad", "good"]
+        assert len(row["test"]["confusion"]) == 2
+        if row["arm"] != "tfidf":
+            assert [e["epoch"] for e in row["epochs"]] == [1, 2, 3]
+            assert row["epochs"][0]["clipped_fraction"] == 0
+    assert not (finished / "work").exists() or not any((finished / "work").iterdir())
+    summary = summarise(finished)
+    assert summary["cells"] == {"done": 6, "planned": 6}
+    all_, none, tfidf = summary["arms"]
+    assert tfidf["test"]["mean"] > 0.8, "characters tell these reviews apart"
+    assert none["test"]["difference"]["n"] == 2
+    assert all_["cost"]["parameters_called"] == none["cost"]["parameters_called"]
+    assert none["cost"]["parameters_called"] == none["cost"]["parameters_stored"] > all_["cost"]["parameters_stored"]
+    for arm in (all_, none):
+        assert arm["cost"]["seconds_per_epoch"] > 0
+        assert arm["cost"]["peak_memory_bytes"] > 0
+        assert arm["cost"]["file_bytes"] > 4 * arm["cost"]["parameters_stored"]
+    assert summary["study"]["command"] == "thrice compare ..."
+    assert summary["study"]["data"]["train"]["rows"] + summary["study"]["data"]["dev"]["rows"] < 120
+
+
+def test_arms_of_one_seed_see_the_same_examples_in_the_same_order(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thrice.tasks.classification import ClassificationData
+
+    seen: list[list[int]] = []
+    right = ClassificationData.batch
+
+    def spy(self: ClassificationData, indices: Any) -> Any:
+        seen.append([int(i) for i in indices])
+        return right(self, indices)
+
+    monkeypatch.setattr(ClassificationData, "batch", spy)
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    arms = (f"{tiny_checkpoint}+all", f"{tiny_checkpoint}+none")
+    run_study(study_of(tiny_checkpoint, reviews, arms=arms, seeds=(5,)), tmp_path / "study")
+    half = len(seen) // 2
+    assert seen[:half] == seen[half:]
+    assert len(seen) > 10
+
+
+def test_a_second_start_computes_only_what_is_missing(finished: Path, tiny_checkpoint: Path, reviews: Path) -> None:
+    path = cell_path(finished, f"{tiny_checkpoint}+none", 1)
+    before = comparable(json.loads(path.read_text(encoding="utf-8")))
+    path.unlink()
+    computed: list[dict] = []
+    run_study(study_of(tiny_checkpoint, reviews), finished, command="thrice compare ...", on_cell=computed.append)
+    assert [(row["arm"], row["seed"]) for row in computed] == [(f"{tiny_checkpoint}+none", 1)]
+    assert comparable(json.loads(path.read_text(encoding="utf-8"))) == before
+
+
+def test_processes_side_by_side_give_the_same_rows(
+    finished: Path, tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    told: list[int] = []
+    run_study(study_of(tiny_checkpoint, reviews), tmp_path / "study", jobs=2, on_steps=told.append)
+    assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
+
+
+KILLED = """
+import sys
+from test_compare import study_of
+from thrice.compare import runner
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+runner.measure_cost = lambda *_: None
+runner.run_study(study_of(Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), command="thrice compare ...")
+"""
+
+
+def test_a_study_killed_at_any_moment_finishes_with_the_same_rows(
+    finished: Path, tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    arguments = [sys.executable, "-c", KILLED, str(tiny_checkpoint), str(reviews), str(tmp_path / "study")]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    draw = random.Random(3)
+    kills, done = 0, False
+    while not done:
+        process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+        # Kill once after a number of files drawn at random has been written, so that machines of any speed are hit.
+        wanted = _written(tmp_path / "study") + draw.randint(1, 40)
+        while kills < 3 and process.poll() is None and _written(tmp_path / "study") < wanted:
+            time.sleep(0.005)
+        if kills < 3 and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        _, errors = process.communicate()
+        done = process.returncode == 0
+        assert done or process.returncode == -signal.SIGKILL, errors
+    assert kills > 0
+    assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
+
+
+def _written(folder: Path) -> int:
+    """Count finished cells and logged steps."""
+    logs = sum(path.read_bytes().count(b"\n") for path in folder.glob("work/*/train.jsonl") if path.exists())
+    return 20 * len(list(folder.glob("cells/*.json"))) + logs
+
+
+def test_another_study_is_not_mixed_into_a_folder(finished: Path, tiny_checkpoint: Path, reviews: Path) -> None:
+    other = TrainingConfig(epochs=4, batch_size=8, learning_rate=1e-2, max_grad_norm=0.0)
+    with pytest.raises(ConfigError, match=r"training was .*--restart"):
+        run_study(study_of(tiny_checkpoint, reviews, training=other), finished)
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(ConfigError, match="holds no study"):
+        run_study(study_of(tiny_checkpoint, reviews), tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_arms_that_cannot_be_built_are_all_named_before_anything_runs(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    arms = (str(tiny_checkpoint), f"{tiny_checkpoint}+groups=9", "zoo:albert-nan-zh", "preset:bert-tiny")
+    with pytest.raises(ConfigError) as caught:
+        run_study(study_of(tiny_checkpoint, reviews, arms=arms), tmp_path / "study")
+    assert "3 of 4 arms" in str(caught.value)
+    assert "did you mean albert-nano-zh" in str(caught.value)
+    assert not (tmp_path / "study").exists()
+
+
+def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    from thrice.compare import runner
+
+    study = study_of(tiny_checkpoint, reviews, arms=(str(tiny_checkpoint), "zoo:albert-nano-zh"))
+    task, splits = runner._read(study)
+    facts = runner._facts(study, splits, runner._check_arms(study, task), None)
+    assert any("not the same tokenizer" in note and "zoo:albert-nano-zh" in note for note in facts["notes"])
+
+
+def test_a_study_survives_json() -> None:
+    study = Study(
+        arms=("a", "b"),
+        metric="accuracy",
+        source=DataSource(train="x", dev="y", columns=("text", "label")),
+        training=TrainingConfig(epochs=7),
+    )
+    assert Study.from_json(json.loads(json.dumps(study.to_json() | {"machine": {}}))) == study
+
+
+def test_slugs_are_file_names_and_differ() -> None:
+    names = ["a/b+none", "a-b+none", "../../etc", "zoo:x+attention=0,0;ffn=0,1", "词"]
+    assert len({slug(name) for name in names}) == len(names)
+    for name in names:
+        assert "/" not in slug(name)
+        assert not slug(name).startswith(".")
+
+
+def test_repeated_arms_and_no_seeds_are_refused() -> None:
+    source, training = DataSource(data="x"), TrainingConfig()
+    with pytest.raises(ConfigError, match="arms named twice: a; "):
+        Study(arms=("a", "a"), seeds=(1, 1), metric="accuracy", source=source, training=training)
+    with pytest.raises(ConfigError, match="at least one of seeds"):
+        Study(arms=("a",), seeds=(), metric="accuracy", source=source, training=training)

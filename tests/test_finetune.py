@@ -1,0 +1,187 @@
+"""One run from files to a folder: scores, resuming, prediction, and stock transformers reading what was saved."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from thrice.errors import CheckpointError, ConfigError, DataError, TrainingError
+from thrice.finetune import DataSource, finetune, read_splits, tokenizer_for
+from thrice.model.presets import PRESETS
+from thrice.predict import load_model, predict_file
+
+TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 5e-3, "seed": 1}
+
+
+def run(name: str, folder: Path, reviews: Path, **changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "source": DataSource(data=str(reviews)),
+        "task_name": "classification",
+        "options": {"max_length": 24},
+        "training": TRAINING,
+    }
+    return finetune(name, folder, **(arguments | changes))
+
+
+def test_a_run_learns_and_its_folder_answers_in_stock_transformers(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    training = TRAINING | {"epochs": 4}
+    result = run(f"{tiny_checkpoint}+none", tmp_path / "out", reviews, training=training, say=said.append)
+    assert result["best_dev"] > 0.9
+    assert result["test"]["accuracy"] > 0.8
+    assert any("dropout hidden 0" in line for line in said), "dropout is printed"
+    assert not (tmp_path / "out.run").exists()
+    assert (tmp_path / "out" / "train.jsonl").read_text(encoding="utf-8").count('"event": "epoch"') == 4
+
+    lines = predict_file(tmp_path / "out", str(reviews), None)
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert model.config.num_hidden_groups == 3
+    texts = [json.loads(line)["text"] for line in lines]
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    for line, row in zip(lines, logits.softmax(-1).tolist(), strict=True):
+        ours = json.loads(line)["probabilities"]
+        assert [ours[model.config.id2label[i]] for i in range(2)] == pytest.approx(row, abs=1e-5)
+
+
+def test_a_run_stopped_in_the_middle_ends_like_one_that_was_not(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(str(tiny_checkpoint), tmp_path / "whole", reviews)
+    from thrice.tasks.classification import Classification
+
+    right, calls = Classification.loss, 0
+
+    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 17:
+            raise KeyboardInterrupt
+        return right(self, model, batch)
+
+    monkeypatch.setattr(Classification, "loss", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(str(tiny_checkpoint), tmp_path / "stopped", reviews)
+    assert (tmp_path / "stopped.run").is_dir()
+    again = run(str(tiny_checkpoint), tmp_path / "stopped", reviews)
+    assert calls < 2 * 24, "the first epoch was not trained again"
+    assert [e["dev"] for e in again["epochs"]] == [e["dev"] for e in whole["epochs"]]
+    one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("whole", "stopped"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_run_is_not_resumed_from_another_model(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    from thrice.tasks.classification import Classification
+
+    right, calls = Classification.loss, 0
+
+    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 17:
+            raise KeyboardInterrupt
+        return right(self, model, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Classification, "loss", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    with pytest.raises(TrainingError, match="another"):
+        run(f"{tiny_checkpoint}+all", tmp_path / "out", reviews)
+
+
+def test_a_finished_folder_is_not_trained_over_unless_asked(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    training = TRAINING | {"epochs": 1}
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=training)
+    with pytest.raises(TrainingError, match="--restart"):
+        run(str(tiny_checkpoint), tmp_path / "out", reviews, training=training)
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=training, restart=True)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_predictions_keep_every_column_of_the_input(
+    suffix: str, tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    run(str(tiny_checkpoint), folder, reviews, training=TRAINING | {"epochs": 1})
+    predict_file(folder, str(reviews), tmp_path / f"answers.{suffix}")
+    text = (tmp_path / f"answers.{suffix}").read_text(encoding="utf-8")
+    if suffix == "jsonl":
+        rows = [json.loads(line) for line in text.splitlines()]
+    else:
+        rows = list(csv.DictReader(text.splitlines(), delimiter="\t" if suffix == "tsv" else ","))
+    before = list(csv.DictReader(reviews.read_text(encoding="utf-8").splitlines()))
+    assert [[row[key] for key in ("id", "text", "label")] for row in rows] == [list(row.values()) for row in before]
+    assert {row["prediction"] for row in rows} <= {"good", "bad"}
+
+
+def test_rows_without_a_label_can_be_predicted(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
+    (tmp_path / "new.jsonl").write_text('{"key": 7, "text": "质量很好"}\n{"key": 8, "text": ""}\n', encoding="utf-8")
+    answers = [json.loads(line) for line in predict_file(tmp_path / "out", str(tmp_path / "new.jsonl"), None)]
+    assert [answer["key"] for answer in answers] == ["7", "8"]
+    assert all(sum(answer["probabilities"].values()) == pytest.approx(1) for answer in answers)
+
+
+def test_contradicting_ways_to_name_the_data_are_refused() -> None:
+    for arguments in ({}, {"data": "a", "train": "b"}, {"data": "a", "test": "b"}, {"train": "a"}):
+        with pytest.raises(ConfigError, match="--data|--dev"):
+            DataSource(**arguments)
+
+
+def test_given_splits_are_used_and_shared_texts_are_told(tmp_path: Path) -> None:
+    rows = ["text\tlabel", "好\t1", "差\t0"]
+    for name, extra in (("train", "新\t1"), ("dev", "旧\t0"), ("test", "中\t1")):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([*rows, extra]) + "\n", encoding="utf-8")
+    source = DataSource(**{name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev", "test")})
+    _, splits = read_splits("classification", source, {})
+    assert (len(splits.train), len(splits.dev), len(splits.test)) == (3, 3, 3)
+    assert splits.facts["notes"] == [
+        f"2 of the 3 distinct {part} texts are training texts too" for part in ("dev", "test")
+    ]
+
+
+def test_unknown_task_options_and_metrics_are_named(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    source = DataSource(data=str(reviews))
+    with pytest.raises(ConfigError, match="no option colour"):
+        read_splits("classification", source, {"colour": "red"})
+    with pytest.raises(ConfigError, match="did you mean classification"):
+        read_splits("classifcation", source, {})
+    with pytest.raises(ConfigError, match="accuracy, macro_f1"):
+        run(str(tiny_checkpoint), tmp_path / "out", reviews, metric="f1")
+
+
+def test_presets_borrow_the_chinese_vocabulary_or_want_one_named() -> None:
+    assert tokenizer_for("preset:albert-tiny-zh", PRESETS["albert-tiny-zh"]).vocab_size == 21128
+    with pytest.raises(CheckpointError, match="--tokenizer"):
+        tokenizer_for("preset:bert-tiny", PRESETS["bert-tiny"])
+
+
+def test_a_folder_that_thrice_did_not_fine_tune_is_no_model_to_predict_with(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match="thrice finetune"):
+        load_model(tiny_checkpoint)
+    with pytest.raises(DataError, match=r"\.jsonl, \.csv or \.tsv"):
+        predict_file(tiny_checkpoint, str(reviews), tmp_path / "answers.txt")
+
+
+def test_electra_gets_layerwise_decay_unless_told_otherwise() -> None:
+    from thrice.finetune import default_training
+
+    assert default_training(PRESETS["electra-small"], {}).layerwise_decay == 0.8
+    assert default_training(PRESETS["electra-large"], {}).layerwise_decay == 0.9
+    assert default_training(PRESETS["electra-small"], {"layerwise_decay": 1.0}).layerwise_decay == 1.0
+    assert default_training(PRESETS["albert-base"], {"layerwise_decay": None}).layerwise_decay == 1.0

@@ -1,0 +1,53 @@
+"""The progress bar of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from test_loop import Toy, fit_ramp, fit_toy, toy_config, without_times
+from torch import Tensor
+
+from thrice.model.packing import PackedBatch, pack
+from thrice.training import TrainingConfig, training_progress
+from thrice.training.progress import count_tokens
+
+
+def test_the_bar_shows_loss_rate_and_speed_and_changes_no_result(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with training_progress(Console(file=io.StringIO(), force_terminal=True)) as bar:
+
+        def look(record: dict[str, Any]) -> None:
+            task = bar.tasks[0]
+            shown.append(f"{task.description} {task.completed:.0f}/{task.total:.0f} {task.fields['status']}")
+
+        result = fit_toy(tmp_path / "bar", Toy(), toy_config(), progress=bar, on_epoch=look)
+        assert bar.tasks == []
+    assert re.fullmatch(r"epoch 2/3 12/18 loss \d\.\d{4}  lr \d\.\d\de-03  [\d,]+ examples/s", shown[1])
+    assert without_times(result) == without_times(fit_toy(tmp_path / "none", Toy(), toy_config()))
+
+
+def test_tokens_are_counted_in_packed_batches_at_any_depth() -> None:
+    @dataclasses.dataclass
+    class Batch:
+        packed: PackedBatch
+        labels: Tensor
+
+    packed = pack([[1, 2, 3], [4]])
+    assert count_tokens({"texts": [packed, Batch(packed, torch.zeros(2))], "labels": torch.zeros(2)}) == 8
+    assert count_tokens(torch.zeros(5)) == 0
+
+
+def test_no_bar_is_drawn_where_standard_error_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Progress, "add_task", lambda *_, **__: pytest.fail("a bar was drawn"))
+    fit_ramp(tmp_path, TrainingConfig(epochs=1), [1.0], progress=None)
+    assert capsys.readouterr().err == ""

@@ -2,10 +2,10 @@
 
     python benchmarks/finetune.py albert-tiny-zh --texts sentiment.train.data.gz
 
-Both sides: fused AdamW, dropout 0, the same examples per step; transformers pads each batch to its longest text and uses
-sdpa. Losses and gradients are checked equal before anything is timed. Then the sides take turns on the same batches,
-A B A B, and medians are compared; an A/A control shows what the machine's noise alone would say. The floor is the
-matrix products of thrice's step over the rate that this machine reaches on such products.
+Both sides: fused AdamW, dropout 0, the same examples per step; transformers pads each batch to its longest text and
+uses sdpa. Losses and gradients are checked equal before anything is timed. Then the sides take turns on the same
+batches, A B A B, and medians are compared; an A/A control shows what the machine's noise alone would say. The floor is
+the matrix products of thrice's step over the rate that this machine reaches on such products.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging
 
 from thrice.checkpoints import load, resolve, save
 from thrice.data.readers import read_table
@@ -112,6 +113,7 @@ def same_weights(preset: str) -> tuple[Encoder, Any]:
     encoder.add_head("sequence")
     with tempfile.TemporaryDirectory() as place:
         folder = save(encoder, Path(place) / "model")
+        logging.disable_progress_bar()
         stock = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="sdpa")
         encoder = load(str(folder))
     return encoder.train(), stock.train()

@@ -45,9 +45,9 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     assert len(before) == len(examples)
     json.dumps(before)
     folder = save_model(model, place / "saved", tokenizer)
-    restored, words = load_model(folder)
-    assert restored.task == task
-    assert restored.predict(restored.task.encode(task.read(table, gold=False), words)) == before
+    restored = load_model(folder)
+    assert restored.model.task == task
+    assert restored.answer(task.read(table, gold=False)) == before
 
 
 def _batches_change_nothing(model: TaskModel, data: Any) -> None:

@@ -76,7 +76,7 @@ def test_a_run_stopped_in_the_middle_ends_like_one_that_was_not(
     again = run(str(tiny_checkpoint), tmp_path / "stopped", reviews)
     assert calls < 2 * 24, "the first epoch was not trained again"
     assert [e["dev"] for e in again["epochs"]] == [e["dev"] for e in whole["epochs"]]
-    one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("whole", "stopped"))
+    one, other = (load_model(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
@@ -127,6 +127,17 @@ def test_predictions_keep_every_column_of_the_input(
     assert {row["prediction"] for row in rows} <= {"good", "bad"}
 
 
+def test_a_model_answers_a_list_of_texts_as_it_answers_a_file(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
+    rows = [json.loads(line) for line in predict_file(tmp_path / "out", str(reviews), None)]
+    answers = load_model(tmp_path / "out").predict([row["text"] for row in rows])
+    assert [answer["probabilities"] for answer in answers] == [row["probabilities"] for row in rows]
+    with pytest.raises(DataError, match="answers strings"):
+        load_model(tmp_path / "out").predict([("a", "b")])
+
+
 def test_rows_without_a_label_can_be_predicted(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
     run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
     (tmp_path / "new.jsonl").write_text('{"key": 7, "text": "质量很好"}\n{"key": 8, "text": ""}\n', encoding="utf-8")
@@ -137,7 +148,7 @@ def test_rows_without_a_label_can_be_predicted(tiny_checkpoint: Path, reviews: P
 
 def test_contradicting_ways_to_name_the_data_are_refused() -> None:
     for arguments in ({}, {"data": "a", "train": "b"}, {"data": "a", "test": "b"}, {"train": "a"}):
-        with pytest.raises(ConfigError, match="--data|--dev"):
+        with pytest.raises(ConfigError, match=r"--data|--dev"):
             DataSource(**arguments)
 
 

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "zoo": set(),
     "demo": {"compare", "finetune", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors"},
-    "cli_options": set(),
+    "cli_options": {"finetune"},
 }
 
 

@@ -79,6 +79,13 @@ def test_rare_labels_together_get_their_share_and_train_has_every_label() -> Non
     assert {labels[row] for row in result.train} == set(labels)
 
 
+def test_a_label_with_one_text_is_in_train() -> None:
+    labels = [f"label {number}" for number in range(60)] + ["common"] * 60
+    result = split([f"text {number}" for number in range(120)], labels, fractions=(0.5, 0.25, 0.25))
+    assert {labels[row] for row in result.train} == set(labels)
+    assert {labels[row] for row in result.dev + result.test} == {"common"}
+
+
 def test_a_group_with_conflicting_labels_goes_by_its_most_common_one() -> None:
     texts = ["same"] * 3 + [f"a{number}" for number in range(50)] + [f"b{number}" for number in range(50)]
     for conflicting, like in ((["b", "a", "b"], "b"), (["a", "b", "a"], "a")):

@@ -6,50 +6,27 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from thrice.cli_options import (
     MODEL_HELP,
-    TRAINING,
-    BatchSize,
-    ClassWeight,
     Columns,
-    Data,
-    Dev,
-    Epochs,
     Format,
-    Head,
     Json,
-    LabelColumn,
     LayerwiseDecay,
-    LearningRate,
-    LongTexts,
     MaxGradNorm,
-    MaxLength,
-    Metric,
     Model,
-    MultiLabel,
     OutFolder,
-    PairColumn,
     Restart,
-    Schedule,
-    Seed,
-    SplitSeed,
-    TaskName,
-    Test,
-    TextColumn,
-    Tokenizer,
-    Train,
-    Warmup,
-    WeightDecay,
+    RunOptions,
+    cores,
+    split_names,
+    takes_run_options,
 )
 from thrice.errors import ConfigError, ThriceError, nearest
-
-if TYPE_CHECKING:
-    from thrice.finetune import DataSource
 
 app = typer.Typer(
     name="thrice",
@@ -112,36 +89,14 @@ def demo(
 
 
 @app.command()
+@takes_run_options
 def compare(
     models: Annotated[list[str], typer.Argument(help=f"{MODEL_HELP}; or tfidf, the control.", show_default=False)],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the study; a second start goes on.")],
-    data: Data = None,
-    train: Train = None,
-    dev: Dev = None,
-    test: Test = None,
-    columns: Columns = None,
-    format: Format = None,
-    split_seed: SplitSeed = 0,
-    task: TaskName = "classification",
-    text_column: TextColumn = None,
-    text_pair_column: PairColumn = None,
-    label_column: LabelColumn = None,
-    head: Head = "stock",
-    max_length: MaxLength = 128,
-    long_texts: LongTexts = "head",
-    multi_label: MultiLabel = False,
-    class_weight: ClassWeight = None,
-    metric: Metric = None,
-    epochs: Epochs = 3,
-    batch_size: BatchSize = 32,
-    learning_rate: LearningRate = 1e-4,
-    schedule: Schedule = "linear",
-    warmup: Warmup = 0.1,
-    weight_decay: WeightDecay = 0.01,
+    options: RunOptions,
     max_grad_norm: MaxGradNorm = 0.0,
     layerwise_decay: LayerwiseDecay = None,
-    seeds: Annotated[int, typer.Option(help="Seeds per arm: 0, 1, ...", rich_help_panel=TRAINING)] = 3,
-    tokenizer: Tokenizer = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per arm: 0, 1, ...", rich_help_panel="Training")] = 3,
     jobs: Annotated[int, typer.Option(help="Cells at once, each a process.", rich_help_panel="Running")] = 1,
     threads: Annotated[
         int | None, typer.Option(help="Threads per cell [default: cores / jobs]", rich_help_panel="Running")
@@ -161,30 +116,19 @@ def compare(
     from thrice.finetune import check_metric, read_splits
     from thrice.training import TrainingConfig
 
-    source = _source(data, train, dev, test, columns, format, split_seed)
-    options = _task_options(
-        text_column, text_pair_column, label_column, head, max_length, long_texts, multi_label, class_weight
-    )
-    learned, _ = read_splits(task, source, options)
+    source, asked = options.source(), options.task_options()
+    task, _ = read_splits(options.task, source, asked)
+    decay = 1.0 if layerwise_decay is None else layerwise_decay
     study = Study(
         arms=tuple(models),
         seeds=tuple(range(seeds)),
-        task=task,
-        metric=check_metric(learned, metric),
-        options=options,
+        task=options.task,
+        metric=check_metric(task, options.metric),
+        options=asked,
         source=source,
-        training=TrainingConfig(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            warmup=warmup,
-            weight_decay=weight_decay,
-            max_grad_norm=max_grad_norm,
-            layerwise_decay=1.0 if layerwise_decay is None else layerwise_decay,
-        ),
-        tokenizer=tokenizer,
-        threads=threads or max(1, _cores() // jobs),
+        training=TrainingConfig(**options.training(), max_grad_norm=max_grad_norm, layerwise_decay=decay),
+        tokenizer=options.tokenizer,
+        threads=threads or max(1, cores() // max(1, jobs)),
         save_models=save_models,
     )
     _run_study(study, folder, jobs=jobs, restart=restart, command=_typed(), as_json=as_json)
@@ -200,64 +144,33 @@ def report(
 
 
 @app.command()
+@takes_run_options
 def finetune(
     model: Model,
     folder: Annotated[Path, typer.Option("--out", help="Stock folder of the best epoch; a second start goes on.")],
-    data: Data = None,
-    train: Train = None,
-    dev: Dev = None,
-    test: Test = None,
-    columns: Columns = None,
-    format: Format = None,
-    split_seed: SplitSeed = 0,
-    task: TaskName = "classification",
-    text_column: TextColumn = None,
-    text_pair_column: PairColumn = None,
-    label_column: LabelColumn = None,
-    head: Head = "stock",
-    max_length: MaxLength = 128,
-    long_texts: LongTexts = "head",
-    multi_label: MultiLabel = False,
-    class_weight: ClassWeight = None,
-    metric: Metric = None,
-    epochs: Epochs = 3,
-    batch_size: BatchSize = 32,
-    learning_rate: LearningRate = 1e-4,
-    schedule: Schedule = "linear",
-    warmup: Warmup = 0.1,
-    weight_decay: WeightDecay = 0.01,
+    options: RunOptions,
     max_grad_norm: MaxGradNorm = 1.0,
     layerwise_decay: LayerwiseDecay = None,
-    seed: Seed = 0,
-    tokenizer: Tokenizer = None,
+    seed: Annotated[int, typer.Option(help="Draws head, order and dropout.", rich_help_panel="Training")] = 0,
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune one model and write a stock folder that transformers loads without thrice."""
+    """Fine-tune one model and write a stock folder that transformers loads without thrice.
+
+    Layer-wise decay is 0.8 for ELECTRA (0.9 from 24 layers) and off for the others, unless it is given.
+    """
     from thrice.finetune import finetune as run
 
-    changes = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "schedule": schedule,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "max_grad_norm": max_grad_norm,
-        "layerwise_decay": layerwise_decay,
-        "seed": seed,
-    }
+    extra = {"max_grad_norm": max_grad_norm, "layerwise_decay": layerwise_decay, "seed": seed}
     result = run(
         model,
         folder,
-        source=_source(data, train, dev, test, columns, format, split_seed),
-        task_name=task,
-        options=_task_options(
-            text_column, text_pair_column, label_column, head, max_length, long_texts, multi_label, class_weight
-        ),
-        metric=metric,
-        training=changes,
-        tokenizer=tokenizer,
+        source=options.source(),
+        task_name=options.task,
+        options=options.task_options(),
+        metric=options.metric,
+        training=options.training() | extra,
+        tokenizer=options.tokenizer,
         restart=restart,
         say=None if as_json else lambda line: err.print(line, markup=False, highlight=False),
     )
@@ -287,7 +200,7 @@ def predict(
             model,
             texts,
             target,
-            columns=_names(columns),
+            columns=split_names(columns),
             format=format,
             max_tokens=max_tokens,
             on_total=lambda total: bar.update(line, total=total),
@@ -369,7 +282,7 @@ def _run_study(study: Any, folder: Path, *, jobs: int | None, restart: bool, com
     from thrice.terminal import study_progress
 
     with study_progress(study, err) as callbacks:
-        run_study(study, folder, jobs=jobs or min(3, _cores()), restart=restart, command=command, **callbacks)
+        run_study(study, folder, jobs=jobs or min(3, cores()), restart=restart, command=command, **callbacks)
     _show_study(folder, as_json=as_json)
 
 
@@ -391,44 +304,5 @@ def _show_study(folder: Path, *, as_json: bool) -> None:
     out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _source(
-    data: str | None,
-    train: str | None,
-    dev: str | None,
-    test: str | None,
-    columns: str | None,
-    format: str | None,
-    split_seed: int,
-) -> DataSource:
-    from thrice.finetune import DataSource
-
-    return DataSource(
-        data=data, train=train, dev=dev, test=test, columns=_names(columns), format=format, split_seed=split_seed
-    )
-
-
-def _task_options(
-    text_column: str | None,
-    text_pair_column: str | None,
-    label_column: str | None,
-    head: str,
-    max_length: int,
-    long_texts: str,
-    multi_label: bool,
-    class_weight: str | None,
-) -> dict[str, Any]:
-    return dict(locals())
-
-
-def _names(columns: str | None) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(name.strip() for name in columns.split(","))
-
-
 def _typed() -> str:
     return shlex.join(["thrice", *sys.argv[1:]])
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,20 @@
-"""The options that several commands share: one name, one help text, one panel each."""
+"""The options that several commands share: one name, one help text, one panel, one default each."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from thrice.finetune import DataSource
 
 MODEL_HELP = "A folder, a hub id, zoo:NAME or preset:NAME, then perhaps +PATTERN: albert/albert-base-v2+none"
 
@@ -14,61 +23,99 @@ OutFolder = Annotated[Path, typer.Argument(help="New folder to write.", show_def
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Discard what the output folder holds and begin anew.")]
 
-DATA = "Data"
-Data = Annotated[
-    str | None, typer.Option(help="One file or hub data set; split 80/10/10 by hash.", rich_help_panel=DATA)
-]
-Train = Annotated[
-    str | None, typer.Option(help="Training rows: jsonl, csv, tsv, parquet, also .gz.", rich_help_panel=DATA)
-]
-Dev = Annotated[str | None, typer.Option(help="Rows that choose the best epoch.", rich_help_panel=DATA)]
-Test = Annotated[str | None, typer.Option(help="Rows scored once, at the best dev epoch.", rich_help_panel=DATA)]
-Columns = Annotated[
-    str | None, typer.Option(help="Column names of files without a header row: text,label", rich_help_panel=DATA)
-]
-Format = Annotated[
-    str | None, typer.Option(help="jsonl, csv, tsv or parquet, where the name does not tell.", rich_help_panel=DATA)
-]
-SplitSeed = Annotated[int, typer.Option(help="Seeds the hash that splits --data.", rich_help_panel=DATA)]
 
-TASK = "Task"
-TaskName = Annotated[str, typer.Option("--task", help="See: thrice list tasks", rich_help_panel=TASK)]
-TextColumn = Annotated[str | None, typer.Option(help="Column of the text, if not obvious.", rich_help_panel=TASK)]
-PairColumn = Annotated[
-    str | None, typer.Option("--text-pair-column", help="Column of the second text of a pair.", rich_help_panel=TASK)
-]
-LabelColumn = Annotated[str | None, typer.Option(help="Column of the label, if not obvious.", rich_help_panel=TASK)]
-Head = Annotated[
-    str, typer.Option(help="stock: the family's classifier; first-token: one linear layer.", rich_help_panel=TASK)
-]
-MaxLength = Annotated[int, typer.Option(help="Tokens of a sequence, special ones included.", rich_help_panel=TASK)]
-LongTexts = Annotated[
-    str, typer.Option(help="Longer texts: head, head+tail, or chunks (the whole text).", rich_help_panel=TASK)
-]
-MultiLabel = Annotated[bool, typer.Option("--multi-label", help="Several labels per text.", rich_help_panel=TASK)]
-ClassWeight = Annotated[str | None, typer.Option(help="balanced, or name=weight,name=weight", rich_help_panel=TASK)]
-Metric = Annotated[
-    str | None, typer.Option(help="Chooses the best epoch: accuracy, macro_f1, ...", rich_help_panel=TASK)
-]
+def _option(help: str, *names: str, panel: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel)
 
-TRAINING = "Training"
-Epochs = Annotated[int, typer.Option(help="Passes over the training rows.", rich_help_panel=TRAINING)]
-BatchSize = Annotated[int, typer.Option(help="Examples per optimiser step.", rich_help_panel=TRAINING)]
-LearningRate = Annotated[float, typer.Option("--learning-rate", "--lr", help="Peak rate.", rich_help_panel=TRAINING)]
-Schedule = Annotated[
-    str,
-    typer.Option(help="linear, cosine, constant, or points step:factor as 1000:1,2000:0.1", rich_help_panel=TRAINING),
-]
-Warmup = Annotated[float, typer.Option(help="Fraction of all steps, or a number of them.", rich_help_panel=TRAINING)]
-WeightDecay = Annotated[float, typer.Option(help="Of matrices, decoupled.", rich_help_panel=TRAINING)]
-MaxGradNorm = Annotated[float, typer.Option(help="Clip gradients to this norm; 0: never.", rich_help_panel=TRAINING)]
-LayerwiseDecay = Annotated[
-    float | None,
-    typer.Option(
-        help="Rate factor per layer downwards [default: 0.8 or 0.9 for ELECTRA, else 1]", rich_help_panel=TRAINING
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Draws head, order and dropout.", rich_help_panel=TRAINING)]
-Tokenizer = Annotated[
-    str | None, typer.Option(help="Folder of a tokenizer, for presets without one.", rich_help_panel="Model")
-]
+
+_data = functools.partial(_option, panel="Data")
+_task = functools.partial(_option, panel="Task")
+_training = functools.partial(_option, panel="Training")
+
+Columns = Annotated[str | None, _data("Column names of files without a header row: text,label")]
+Format = Annotated[str | None, _data("jsonl, csv, tsv or parquet, where the name does not tell.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What `finetune` and `compare` ask alike; a field is an option of both."""
+
+    data: Annotated[str | None, _data("One file or hub data set; split 80/10/10 by hash.")] = None
+    train: Annotated[str | None, _data("Training rows: jsonl, csv, tsv, parquet, also .gz.")] = None
+    dev: Annotated[str | None, _data("Rows that choose the best epoch.")] = None
+    test: Annotated[str | None, _data("Rows scored once, at the best dev epoch.")] = None
+    columns: Columns = None
+    format: Format = None
+    split_seed: Annotated[int, _data("Seeds the hash that splits --data.")] = 0
+
+    task: Annotated[str, _task("See: thrice list tasks")] = "classification"
+    text_column: Annotated[str | None, _task("Column of the text, if not obvious.")] = None
+    text_pair_column: Annotated[str | None, _task("Column of the second text of a pair.")] = None
+    label_column: Annotated[str | None, _task("Column of the label, if not obvious.")] = None
+    head: Annotated[str, _task("stock: the family's classifier; first-token: one linear layer.")] = "stock"
+    max_length: Annotated[int, _task("Tokens of a sequence, special ones included.")] = 128
+    long_texts: Annotated[str, _task("Longer texts: head, head+tail, or chunks (the whole text).")] = "head"
+    multi_label: Annotated[bool, _task("Several labels per text.", "--multi-label")] = False
+    class_weight: Annotated[str | None, _task("balanced, or name=weight,name=weight")] = None
+    metric: Annotated[str | None, _task("Chooses the best epoch: accuracy, macro_f1, ...")] = None
+
+    epochs: Annotated[int, _training("Passes over the training rows.")] = 3
+    batch_size: Annotated[int, _training("Examples per optimiser step.")] = 32
+    learning_rate: Annotated[float, _training("Peak rate.", "--learning-rate", "--lr")] = 1e-4
+    schedule: Annotated[str, _training("linear, cosine, constant, or points step:factor as 1000:1,2000:0.1")] = "linear"
+    warmup: Annotated[float, _training("Fraction of all steps, or a number of them.")] = 0.1
+    weight_decay: Annotated[float, _training("Of matrices, decoupled.")] = 0.01
+    tokenizer: Annotated[str | None, _option("Folder of one, for presets without their own.", panel="Model")] = None
+
+    def source(self) -> DataSource:
+        """Give where the examples are; raises ConfigError for contradicting options."""
+        from thrice.finetune import DataSource
+
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(DataSource)}
+        return DataSource(**given | {"columns": split_names(self.columns)})
+
+    def task_options(self) -> dict[str, Any]:
+        """Give the options of the task."""
+        names = ("text_column", "text_pair_column", "label_column", "head", "max_length", "long_texts")
+        return {name: getattr(self, name) for name in (*names, "multi_label", "class_weight")}
+
+    def training(self) -> dict[str, Any]:
+        """Give the fields of a TrainingConfig."""
+        names = ("epochs", "batch_size", "learning_rate", "schedule", "warmup", "weight_decay")
+        return {name: getattr(self, name) for name in names}
+
+
+# Their defaults differ: comparisons leave both off, for they treat a shared layer differently from its copies.
+MaxGradNorm = Annotated[float, _training("Clip gradients to this norm; 0: never.")]
+LayerwiseDecay = Annotated[float | None, _training("Rate factor per layer downwards; 1: none.")]
+
+
+def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command with every field of RunOptions as an option of its own, handed over as `options`."""
+    fields = {field.name: field for field in dataclasses.fields(RunOptions)}
+    hints = get_type_hints(RunOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[name])
+        for name, field in fields.items()
+    ]
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        command(options=RunOptions(**{name: given.pop(name) for name in fields}), **given)
+
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    arguments, others = keyword_only[:2], keyword_only[2:]
+    wrapper.__signature__ = inspect.Signature([*arguments, *shared, *others])  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in (*arguments, *shared, *others)}
+    return wrapper
+
+
+def split_names(columns: str | None) -> tuple[str, ...] | None:
+    """Give the names in "text,label"."""
+    return None if columns is None else tuple(name.strip() for name in columns.split(","))
+
+
+def cores() -> int:
+    """Give the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,9 +6,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from thrice.checkpoints import load, read_sidecar
 from thrice.data.readers import read_table
@@ -16,11 +19,37 @@ from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, DataError
 from thrice.files import write_atomically
 from thrice.registry import plugin
-from thrice.tasks.base import TaskModel
+from thrice.tasks.base import Prediction, TaskModel
 
 
-def load_model(folder: Path) -> tuple[TaskModel, Tokenizer]:
-    """Read what `save_model` wrote; raises CheckpointError where the folder was not fine-tuned by thrice."""
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """A fine-tuned model with the tokenizer it was trained with."""
+
+    model: TaskModel
+    """In eval mode, on this machine's GPU where there is one."""
+    tokenizer: Tokenizer
+    """Its own."""
+
+    def predict(
+        self, texts: Sequence[Any], *, max_tokens: int = 4096, on_batch: Callable[[int], None] | None = None
+    ) -> list[Prediction]:
+        """Give one answer per text (or pair of texts), in order.
+
+        max_tokens, on_batch: see `TaskModel.predict`. Raises DataError for texts of the wrong kind.
+        """
+        return self.answer(self.model.task.from_texts(texts), max_tokens=max_tokens, on_batch=on_batch)
+
+    def answer(
+        self, examples: Sequence[Any], *, max_tokens: int = 4096, on_batch: Callable[[int], None] | None = None
+    ) -> list[Prediction]:
+        """Give one answer per example of the task, in order."""
+        data = self.model.task.encode(examples, self.tokenizer)
+        return self.model.predict(data, max_tokens=max_tokens, on_batch=on_batch)
+
+
+def load_model(folder: str | Path) -> FineTuned:
+    """Read what `thrice finetune` wrote; raises CheckpointError where the folder was not fine-tuned by thrice."""
     settings = (read_sidecar(Path(folder)) or {}).get("task")
     if settings is None:
         raise CheckpointError(
@@ -34,10 +63,10 @@ def load_model(folder: Path) -> tuple[TaskModel, Tokenizer]:
         if name not in trained:
             raise CheckpointError(f"{folder}: the task's {name} head is missing from the checkpoint")
         head.load_state_dict(trained[name].state_dict())
-    model.eval()
     config = encoder.config
     words = Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
-    return model, words
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return FineTuned(model=model.eval().to(device), tokenizer=words)
 
 
 def predict_file(
@@ -60,15 +89,15 @@ def predict_file(
     kind = "jsonl" if target is None else target.suffix.removeprefix(".")
     if kind not in ("csv", "jsonl", "tsv"):
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
-    model, words = load_model(folder)
+    tuned = load_model(folder)
     table = read_table(texts, columns=columns, format=format)
     taken = sorted({"prediction", "probabilities"} & set(table.columns))
     if taken:
         raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
-    examples = model.task.read(table, gold=False)
+    examples = tuned.model.task.read(table, gold=False)
     if on_total is not None:
         on_total(len(examples))
-    answers = model.predict(model.task.encode(examples, words), max_tokens=max_tokens, on_batch=on_batch)
+    answers = tuned.answer(examples, max_tokens=max_tokens, on_batch=on_batch)
     rows = [
         {**row, "prediction": answer.get("label", answer.get("labels")), "probabilities": answer["probabilities"]}
         for row, answer in zip(table.rows, answers, strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,10 @@ SIDECAR = "thrice.json"
 
 # In the order in which transformers looks for them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+# Version 2 was trained without dropout (Lan et al. 2020, section 4.8); some published config files say 0.1, and
+# fine-tuning with it gets stuck.
+_ALBERT_V2 = re.compile(r"albert[-_](base|large|xlarge|xxlarge)[-_]v2", re.IGNORECASE)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -84,7 +90,7 @@ def load_folder(folder: Path) -> Encoder:
             f"tensors: {_some(plan.problems)}. - is config.json the one these weights were saved with? "
             "`thrice inspect` lists every tensor"
         )
-    encoder = Encoder(plan.config)
+    encoder = Encoder(_pinned(plan.config, checkpoint), draw=False)
     for head, num_labels in plan.heads.items():
         encoder.add_head(head, num_labels=num_labels, tied=not plan.untied)
     targets = apart(encoder.state_dict())
@@ -92,6 +98,16 @@ def load_folder(folder: Path) -> Encoder:
         for ours, names in plan.reads.items():
             targets[ours].copy_(checkpoint.entries[names[0]].read())
     return encoder.eval()
+
+
+def _pinned(config: EncoderConfig, checkpoint: Checkpoint) -> EncoderConfig:
+    """Give the config with the dropout that its published weights were trained with, where their name tells."""
+    named = f"{checkpoint.folder} {checkpoint.stock.get('_name_or_path', '')}"
+    dropout = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+    if config.family != "albert" or not _ALBERT_V2.search(named) or dropout == (0, 0):
+        return config
+    logger.warning("%s: ALBERT v2 was trained with dropout 0, config.json says %s and %s; 0 is used", named, *dropout)
+    return dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

@@ -1,1 +1,1 @@
-"""Controlled comparisons: the same data, order, head and budget for every arm, every seed shown, every cost measured."""
+"""Controlled comparisons: one set of data, order, head and budget for all arms, every seed and every cost shown."""

@@ -120,6 +120,8 @@ def _peak_memory(study: Study, arm: str) -> int:
 def _measure_here(study: Study, arm: str) -> int:
     import resource
 
+    import psutil
+
     from thrice.finetune import read_splits
 
     torch.set_num_threads(study.threads)
@@ -130,18 +132,14 @@ def _measure_here(study: Study, arm: str) -> int:
     batches = batches_of(data, study.training)(1)
     largest = max(batches, key=lambda indices: int(data.lengths[np.asarray(indices)].sum()))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    before = _resident_bytes() - weights
+    before = psutil.Process().memory_info().rss - weights
     optimizer = _optimizer(model.to(_device()))
     for _ in range(3):
         _step(model, optimizer, data.batch(largest))
     if model.device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
 
 
 if __name__ == "__main__":

@@ -196,8 +196,7 @@ def _read(path: Path) -> Encoded | None:
         LOG.warning("cache file %s is damaged: encoding again", path)
         return None
     num_cut = int(arrays.pop("num_cut")[0])
-    # The loaded arrays are read-only views of the file's bytes, which torch.from_numpy warns about.
-    return Encoded(**{name: values.copy() for name, values in arrays.items()}, num_cut=num_cut)
+    return Encoded(**arrays, num_cut=num_cut)
 
 
 def _write(path: Path, encoded: Encoded) -> None:

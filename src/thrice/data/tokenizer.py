@@ -202,12 +202,12 @@ class Tokenizer:
             settings["model_input_names"] = self.hf.model_input_names
             settings["tokenizer_class"] = self._stock_class(stage, settings)
             pipeline = (stage / "tokenizer.json").read_bytes()
-        for stale in {*VOCABULARY_FILES, *SETTINGS_FILES} - {*self.vocabulary_files}:
-            (folder / stale).unlink(missing_ok=True)
         for name, content in self.vocabulary_files.items():
             write_atomically(folder / name, content)
         write_atomically(folder / "tokenizer.json", pipeline)
         write_json(folder / "tokenizer_config.json", settings)
+        for stale in {*VOCABULARY_FILES, *SETTINGS_FILES} - {*self.vocabulary_files, "tokenizer_config.json"}:
+            (folder / stale).unlink(missing_ok=True)
         return folder
 
     def _stock_class(self, stage: Path, settings: dict[str, Any]) -> str:

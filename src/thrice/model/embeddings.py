@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from thrice.errors import DataError
 from thrice.model.config import EncoderConfig
 from thrice.model.packing import PackedBatch
+from thrice.model.parts import Embedding, Linear
 
 
 class Embeddings(nn.Module):
@@ -21,14 +21,14 @@ class Embeddings(nn.Module):
         super().__init__()
         self.position_offset = config.position_offset
         self.max_length = config.max_length
-        self.word_embeddings = skip_init(nn.Embedding, config.vocab_size, config.embedding_size)
-        self.position_embeddings = skip_init(nn.Embedding, config.max_position_embeddings, config.embedding_size)
-        self.token_type_embeddings = skip_init(nn.Embedding, config.type_vocab_size, config.embedding_size)
+        self.word_embeddings = Embedding(config.vocab_size, config.embedding_size)
+        self.position_embeddings = Embedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type_embeddings = Embedding(config.type_vocab_size, config.embedding_size)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.projection: nn.Module | None = None
         if config.embedding_projection:
-            self.projection = skip_init(nn.Linear, config.embedding_size, config.hidden_size)
+            self.projection = Linear(config.embedding_size, config.hidden_size)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """batch: T tokens. Returns (T, H). Raises DataError where a sequence is longer than the position table."""

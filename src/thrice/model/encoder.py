@@ -20,7 +20,8 @@ class Encoder(nn.Module):
 
     config: shape and sharing. heads: names of stock heads to carry (see `model.heads.HEADS`); they are never run by
     `forward`. num_labels: classes of heads that have classes. generator: draws the weights, a new one with seed 0
-    where absent, so that two encoders of one config are equal.
+    where absent, so that two encoders of one config are equal. draw: False leaves the memory of everything but the
+    heads as it is, for a caller that fills all of it.
 
         >>> from thrice.model.presets import PRESETS
         >>> from thrice.model.packing import pack
@@ -35,6 +36,7 @@ class Encoder(nn.Module):
         heads: Sequence[str] = (),
         num_labels: int = 2,
         generator: torch.Generator | None = None,
+        draw: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -42,7 +44,8 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.attention = nn.ModuleList(AttentionBlock(config) for _ in range(config.num_attention_blocks))
         self.ffn = nn.ModuleList(FeedForwardBlock(config) for _ in range(config.num_ffn_blocks))
-        init_weights(self, std=config.initializer_range, generator=generator)
+        if draw:
+            init_weights(self, std=config.initializer_range, generator=generator)
         self.heads = nn.ModuleDict()
         for name in heads:
             self.add_head(name, num_labels=num_labels, generator=generator)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import skip_init
 
 from thrice.errors import ConfigError, nearest
 from thrice.model.config import EncoderConfig
 from thrice.model.layer import ACTIVATION
+from thrice.model.parts import Linear
 
 
 class Pooler(nn.Module):
@@ -23,7 +23,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = skip_init(nn.Linear, config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, first: Tensor) -> Tensor:
         """first: (B, H). Returns (B, H)."""
@@ -40,10 +40,10 @@ class MaskedLMHead(nn.Module):
     def __init__(self, config: EncoderConfig, *, tied: bool = True) -> None:
         super().__init__()
         self.activation = F.gelu if config.family in ("electra", "roberta") else ACTIVATION[config.hidden_act]
-        self.dense = skip_init(nn.Linear, config.hidden_size, config.embedding_size)
+        self.dense = Linear(config.hidden_size, config.embedding_size)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.decoder = None if tied else skip_init(nn.Linear, config.embedding_size, config.vocab_size, bias=False)
+        self.decoder = None if tied else Linear(config.embedding_size, config.vocab_size, bias=False)
 
     def forward(self, rows: Tensor, word_table: Tensor) -> Tensor:
         """rows: (N, H), gathered first. word_table: (V, E). Returns logits (N, V)."""
@@ -58,7 +58,7 @@ class SentencePairHead(nn.Module):
         super().__init__()
         # Stock BertOnlyNSPHead has no dropout, AlbertSOPHead has.
         self.dropout = nn.Dropout(config.classifier_dropout_prob if config.family == "albert" else 0.0)
-        self.classifier = skip_init(nn.Linear, config.hidden_size, num_labels)
+        self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """pooled: (B, H). Returns logits (B, num_labels)."""
@@ -71,8 +71,8 @@ class ReplacedTokenHead(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.activation = ACTIVATION[config.hidden_act]
-        self.dense = skip_init(nn.Linear, config.hidden_size, config.hidden_size)
-        self.prediction = skip_init(nn.Linear, config.hidden_size, 1)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.prediction = Linear(config.hidden_size, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: (T, H). Returns logits (T,)."""
@@ -88,7 +88,7 @@ class TokenClassificationHead(nn.Module):
     def __init__(self, config: EncoderConfig, *, num_labels: int = 2) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = skip_init(nn.Linear, config.hidden_size, num_labels)
+        self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows: (N, H). Returns logits (N, num_labels)."""
@@ -106,10 +106,10 @@ class SequenceClassificationHead(nn.Module):
         super().__init__()
         pools = config.family in ("albert", "bert")
         self.first_dropout = nn.Dropout(0.0 if pools else config.classifier_dropout_prob)
-        self.dense = skip_init(nn.Linear, config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = F.gelu if config.family == "electra" else torch.tanh
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = skip_init(nn.Linear, config.hidden_size, num_labels)
+        self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, first: Tensor) -> Tensor:
         """first: (B, H). Returns logits (B, num_labels)."""

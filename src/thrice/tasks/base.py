@@ -74,6 +74,10 @@ class Task(ABC):
         """Give one example per row; with gold, rows without a valid answer raise DataError, all named at once."""
 
     @abstractmethod
+    def from_texts(self, texts: Sequence[Any]) -> list[Any]:
+        """Give examples without answers from what a caller in Python has: strings, or pairs of them."""
+
+    @abstractmethod
     def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
         """Give the text by which duplicates of a row are found, and the stratum that a split keeps in proportion."""
 

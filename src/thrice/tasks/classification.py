@@ -182,6 +182,19 @@ class Classification(Task):
             )
         return examples
 
+    def from_texts(self, texts: Sequence[Any]) -> list[Example]:
+        pairs = self.columns.text_pair is not None
+        wanted = tuple if pairs else str
+        wrong = [i for i, text in enumerate(texts) if not isinstance(text, wanted) or (pairs and len(text) != 2)]
+        if wrong:
+            kind = "pairs (text, text)" if pairs else "strings"
+            raise DataError(
+                f"this classifier answers {kind}; entries {wrong[:5]} are none, the first {texts[wrong[0]]!r}"
+            )
+        if pairs:
+            return [Example(text=first, text_pair=second) for first, second in texts]
+        return [Example(text=text) for text in texts]
+
     def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
         text, pair, label = self.columns.text, self.columns.text_pair, self.columns.label
         return row[text] + (f"\t{row[pair]}" if pair else ""), str(row[label]) if label else ""
@@ -194,6 +207,8 @@ class Classification(Task):
             pairs,
             max_length=self.max_length,
             truncation=self.long_texts,
+            # Texts to be answered are often private and seen once; only labelled ones are kept in the cache.
+            cache=any(e.labels for e in examples),
         )
         if self.multi_label:
             targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)

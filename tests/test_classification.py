@@ -36,7 +36,7 @@ def test_classification_keeps_the_task_contract(
     task = Classification.learn(table, **{"max_length": 32, **options})
 
     def perfect(example: Example) -> dict:
-        return {"label": task.labels[example.labels[0]]}
+        return {"prediction": task.labels[example.labels[0]]}
 
     contracts.task_contract(task, table, tiny_checkpoint, tmp_path, perfect=perfect)
 
@@ -52,7 +52,7 @@ def test_several_labels_keep_the_task_contract(tiny_checkpoint: Path, tmp_path: 
     assert task.metrics[0] == "micro_f1"
 
     def perfect(example: Example) -> dict:
-        return {"labels": [task.labels[i] for i in example.labels]}
+        return {"prediction": [task.labels[i] for i in example.labels]}
 
     contracts.task_contract(task, table_of(rows), tiny_checkpoint, tmp_path, perfect=perfect)
 
@@ -107,7 +107,7 @@ def test_scores_worked_out_by_hand() -> None:
     rows = [{"text": "x", "label": name} for name in ("a", "b", "c")]
     task = Classification.learn(table_of(rows))
     examples = [Example(text="x", labels=(i,)) for i in (0, 0, 1, 2)]
-    scores = task.score([{"label": name} for name in ("a", "b", "b", "b")], examples)
+    scores = task.score([{"prediction": name} for name in ("a", "b", "b", "b")], examples)
     assert scores["accuracy"] == 0.5
     # a: P 1, R 1/2, F 2/3; b: P 1/3, R 1, F 1/2; c: 0.
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
@@ -129,7 +129,7 @@ def test_a_run_that_gives_one_answer_is_called_collapsed(answers: str, truths: s
     examples = [Example(text="x", labels=("ab".index(name),)) for name in truths]
     if not examples:
         return
-    assert task.score([{"label": name} for name in answers], examples)["collapsed"] is collapsed
+    assert task.score([{"prediction": name} for name in answers], examples)["collapsed"] is collapsed
 
 
 def test_a_pre_trained_pooler_becomes_the_dense_layer_of_the_stock_head(tiny_checkpoint: Path) -> None:

@@ -141,6 +141,41 @@ def test_finetune_and_predict_work_from_the_command_line(
     assert json.loads(out.splitlines()[3])["id"] == "r003"
 
 
+def test_ctrl_c_says_that_the_same_command_goes_on(
+    tiny_checkpoint: Path,
+    reviews: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ["finetune", str(tiny_checkpoint), "--data", str(reviews), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("thrice.finetune.train", interrupted)
+    code, _, err = run(monkeypatch, capsys, *words, "--max-length", "24")
+    assert code == 130
+    assert "the same command goes on" in err
+
+
+def test_a_second_start_keeps_the_threads_of_the_first(
+    tiny_checkpoint: Path,
+    reviews: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list = []
+    monkeypatch.setattr(cli, "_run_study", lambda study, *_, **__: asked.append(study.threads))
+    monkeypatch.setattr(cli, "cores", lambda: 8)
+    words = ["compare", str(tiny_checkpoint), "--data", str(reviews), "--out", str(tmp_path), "--max-length", "24"]
+    run(monkeypatch, capsys, *words, "--jobs", "2")
+    (tmp_path / "study.json").write_text('{"threads": 4}', encoding="utf-8")
+    run(monkeypatch, capsys, *words)
+    run(monkeypatch, capsys, *words, "--threads", "3")
+    assert asked == [4, 4, 3]
+
+
 BAD = [
     (["inspect", "zoo:albert-nano"], "did you mean albert-nano-zh"),
     (["inspect", "preset:albert-tinny-zh"], "did you mean"),

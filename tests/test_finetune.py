@@ -196,3 +196,8 @@ def test_electra_gets_layerwise_decay_unless_told_otherwise() -> None:
     assert default_training(PRESETS["electra-large"], {}).layerwise_decay == 0.9
     assert default_training(PRESETS["electra-small"], {"layerwise_decay": 1.0}).layerwise_decay == 1.0
     assert default_training(PRESETS["albert-base"], {"layerwise_decay": None}).layerwise_decay == 1.0
+
+
+def test_every_file_of_a_saved_folder_is_as_readable_as_its_config(tiny_checkpoint: Path) -> None:
+    modes = {path.name: path.stat().st_mode for path in tiny_checkpoint.iterdir()}
+    assert set(modes.values()) == {modes["config.json"]}

@@ -29,8 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"errors", "files"},
     "zoo": set(),
     "demo": {"compare", "finetune", "training", "errors", "files"},
-    "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors"},
-    "cli_options": {"finetune"},
+    "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
+    "cli_options": {"finetune", "registry", "tasks", "errors"},
 }
 
 

@@ -226,10 +226,10 @@ def test_a_hub_data_set_is_read_with_the_names_of_its_classes(monkeypatch: pytes
         return datasets.DatasetDict(train=train, test=train) if split is None else train
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    table = read_table("owner/reviews:zh", split="train")
+    table = read_table("owner/reviews:zh@train")
     assert asked == [("owner/reviews", "zh", "train")]
     assert table.rows == [{"text": "a", "label": "pos", "tags": ["x", "y"]}, {"text": "007", "tags": []}]
-    with pytest.raises(DataError, match="several splits; name the one you want: train, test"):
+    with pytest.raises(DataError, match="several splits; name one as owner/reviews@SPLIT: train, test"):
         read_table("owner/reviews")
 
 
@@ -325,8 +325,6 @@ def test_names_that_are_no_file_are_explained(folder: Path) -> None:
         read_table(folder)
     with pytest.raises(ConfigError, match="no format called 'tvs'; did you mean tsv"):
         read_table(written(folder, "a.data", "a"), format="tvs")
-    with pytest.raises(ConfigError, match="split='train'"):
-        read_table(written(folder, "a.tsv", "a\nb"), split="train")
     (folder / "no.tsv.gz").write_bytes(b"this is not gzip")
     with pytest.raises(DataError, match="cannot be read"):
         read_table(folder / "no.tsv.gz")

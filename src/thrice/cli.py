@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +26,7 @@ from thrice.cli_options import (
     Restart,
     RunOptions,
     cores,
+    set_threads,
     split_names,
     takes_run_options,
 )
@@ -48,9 +52,16 @@ def main() -> None:
         err.print("[bold red]error:[/] ", end="")
         err.print(str(error), markup=False, highlight=False)
         sys.exit(2)
+
+
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    """Say on Ctrl-C what to do next; typer would leave without a word."""
+    try:
+        yield
     except KeyboardInterrupt:
         err.print("stopped; the same command goes on from the last save")
-        sys.exit(130)
+        raise typer.Exit(130) from None
 
 
 def _version(wanted: bool) -> None:
@@ -74,7 +85,7 @@ def thrice(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Folder of the study.")] = Path("demo"),
-    jobs: Annotated[int | None, typer.Option(help="Cells at once [default: one per core, 3 at most]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Cells at once \\[default: one per core, 3 at most]")] = None,
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
@@ -84,8 +95,9 @@ def demo(
     study, command = prepare(folder)
     _run_study(study, folder, jobs=jobs, restart=restart, command=command, as_json=as_json)
     if not as_json:
+        here = command if shutil.which("thrice") else f"{sys.argv[0]}{command.removeprefix('thrice')}"
         err.print("\nThe same with your own file and checkpoint:", style="bold")
-        err.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"  {here}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -99,7 +111,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Seeds per arm: 0, 1, ...", rich_help_panel="Training")] = 3,
     jobs: Annotated[int, typer.Option(help="Cells at once, each a process.", rich_help_panel="Running")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Threads per cell [default: cores / jobs]", rich_help_panel="Running")
+        int | None, typer.Option(help="Threads per cell \\[default: cores / jobs]", rich_help_panel="Running")
     ] = None,
     save_models: Annotated[
         bool, typer.Option("--save-models", help="Keep each cell's best model.", rich_help_panel="Running")
@@ -112,7 +124,7 @@ def compare(
     Same examples, order, head and budget for every arm; paired seeds. Clipping and layer-wise decay are off unless
     asked for: they treat a shared layer differently from its copies. Kill it when you like; the same command goes on.
     """
-    from thrice.compare.grid import Study
+    from thrice.compare.grid import Study, threads_of
     from thrice.finetune import check_metric, read_splits
     from thrice.training import TrainingConfig
 
@@ -128,7 +140,7 @@ def compare(
         source=source,
         training=TrainingConfig(**options.training(), max_grad_norm=max_grad_norm, layerwise_decay=decay),
         tokenizer=options.tokenizer,
-        threads=threads or max(1, cores() // max(1, jobs)),
+        threads=threads or threads_of(folder) or max(1, cores() // max(1, jobs)),
         save_models=save_models,
     )
     _run_study(study, folder, jobs=jobs, restart=restart, command=_typed(), as_json=as_json)
@@ -152,6 +164,10 @@ def finetune(
     max_grad_norm: MaxGradNorm = 1.0,
     layerwise_decay: LayerwiseDecay = None,
     seed: Annotated[int, typer.Option(help="Draws head, order and dropout.", rich_help_panel="Training")] = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="CPU threads; a result repeats bit for bit at one count.", rich_help_panel="Running"),
+    ] = None,
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
@@ -161,19 +177,22 @@ def finetune(
     """
     from thrice.finetune import finetune as run
 
+    if threads is not None:
+        set_threads(threads)
     extra = {"max_grad_norm": max_grad_norm, "layerwise_decay": layerwise_decay, "seed": seed}
-    result = run(
-        model,
-        folder,
-        source=options.source(),
-        task_name=options.task,
-        options=options.task_options(),
-        metric=options.metric,
-        training=options.training() | extra,
-        tokenizer=options.tokenizer,
-        restart=restart,
-        say=None if as_json else lambda line: err.print(line, markup=False, highlight=False),
-    )
+    with _resumable():
+        result = run(
+            model,
+            folder,
+            source=options.source(),
+            task_name=options.task,
+            options=options.task_options(),
+            metric=options.metric,
+            training=options.training() | extra,
+            tokenizer=options.tokenizer,
+            restart=restart,
+            say=None if as_json else lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True),
+        )
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
 
@@ -183,7 +202,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="Folder written by thrice finetune.", show_default=False)],
     texts: Annotated[str, typer.Argument(help="jsonl, csv, tsv or parquet with the text column.", show_default=False)],
     target: Annotated[
-        Path | None, typer.Option("--out", help="jsonl, csv or tsv [default: jsonl to the screen]")
+        Path | None, typer.Option("--out", help="jsonl, csv or tsv \\[default: jsonl to the screen]")
     ] = None,
     columns: Columns = None,
     format: Format = None,
@@ -234,7 +253,10 @@ def share(
 
 
 @app.command()
-def inspect(model: Model, as_json: Json = False) -> None:
+def inspect(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id, zoo:NAME or preset:NAME.", show_default=False)],
+    as_json: Json = False,
+) -> None:
     """Show a checkpoint's family, shape, sharing and heads, and what becomes of each of its tensors."""
     from thrice.checkpoints import inspect as look
     from thrice.terminal import inspection
@@ -262,6 +284,8 @@ def list_names(
     if as_json:
         print(json.dumps(sorted(names), ensure_ascii=False))
         return
+    if not names:
+        err.print(f"no {kind} so far")
     for name, sentence in names.items():
         out.print(f"[bold]{name:20}[/] ", end="")
         out.print(sentence, markup=False, highlight=False)
@@ -281,7 +305,7 @@ def _run_study(study: Any, folder: Path, *, jobs: int | None, restart: bool, com
     from thrice.compare.runner import run_study
     from thrice.terminal import study_progress
 
-    with study_progress(study, err) as callbacks:
+    with _resumable(), study_progress(study, err) as callbacks:
         run_study(study, folder, jobs=jobs or min(3, cores()), restart=restart, command=command, **callbacks)
     _show_study(folder, as_json=as_json)
 

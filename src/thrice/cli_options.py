@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from thrice.errors import ConfigError
+
 if TYPE_CHECKING:
     from thrice.finetune import DataSource
 
@@ -33,14 +35,14 @@ _task = functools.partial(_option, panel="Task")
 _training = functools.partial(_option, panel="Training")
 
 Columns = Annotated[str | None, _data("Column names of files without a header row: text,label")]
-Format = Annotated[str | None, _data("jsonl, csv, tsv or parquet, where the name does not tell.")]
+Format = Annotated[str | None, _data("jsonl, json, csv, tsv or parquet, where the name does not tell.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What `finetune` and `compare` ask alike; a field is an option of both."""
 
-    data: Annotated[str | None, _data("One file or hub data set; split 80/10/10 by hash.")] = None
+    data: Annotated[str | None, _data("One file, or hub set NAME@SPLIT; split 80/10/10 by hash.")] = None
     train: Annotated[str | None, _data("Training rows: jsonl, csv, tsv, parquet, also .gz.")] = None
     dev: Annotated[str | None, _data("Rows that choose the best epoch.")] = None
     test: Annotated[str | None, _data("Rows scored once, at the best dev epoch.")] = None
@@ -75,9 +77,14 @@ class RunOptions:
         return DataSource(**given | {"columns": split_names(self.columns)})
 
     def task_options(self) -> dict[str, Any]:
-        """Give the options of the task."""
+        """Give the options of the task: all that it has, and those that were asked for though it has none such."""
+        from thrice.registry import plugin
+        from thrice.tasks.base import options_of
+
         names = ("text_column", "text_pair_column", "label_column", "head", "max_length", "long_texts")
-        return {name: getattr(self, name) for name in (*names, "multi_label", "class_weight")}
+        own = options_of(plugin("tasks", self.task))
+        given = {name: getattr(self, name) for name in (*names, "multi_label", "class_weight")}
+        return {name: value for name, value in given.items() if name in own or value != getattr(RunOptions, name)}
 
     def training(self) -> dict[str, Any]:
         """Give the fields of a TrainingConfig."""
@@ -119,3 +126,12 @@ def split_names(columns: str | None) -> tuple[str, ...] | None:
 def cores() -> int:
     """Give the cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_threads(threads: int) -> None:
+    """Let torch use that many CPU threads; raises ConfigError for fewer than one."""
+    if threads < 1:
+        raise ConfigError(f"--threads is {threads}, it must be at least 1")
+    import torch
+
+    torch.set_num_threads(threads)

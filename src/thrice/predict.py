@@ -82,8 +82,8 @@ def predict_file(
 ) -> list[str]:
     """Answer every row of a file with a fine-tuned model, in the file's order, its own columns kept.
 
-    target: .jsonl, .csv or .tsv to write; where None, the lines of jsonl are given back. Answers stand in columns
-    "prediction" and "probabilities" (in csv and tsv: JSON text).
+    target: .jsonl, .csv or .tsv to write; where None, the lines of jsonl are given back. Answers stand in columns of
+    their own, "prediction" and for classes "probabilities" (what is no text is JSON text in csv and tsv).
     Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown.
     """
     kind = "jsonl" if target is None else target.suffix.removeprefix(".")
@@ -91,17 +91,14 @@ def predict_file(
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
     tuned = load_model(folder)
     table = read_table(texts, columns=columns, format=format)
-    taken = sorted({"prediction", "probabilities"} & set(table.columns))
-    if taken:
-        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
     examples = tuned.model.task.read(table, gold=False)
     if on_total is not None:
         on_total(len(examples))
     answers = tuned.answer(examples, max_tokens=max_tokens, on_batch=on_batch)
-    rows = [
-        {**row, "prediction": answer.get("label", answer.get("labels")), "probabilities": answer["probabilities"]}
-        for row, answer in zip(table.rows, answers, strict=True)
-    ]
+    taken = sorted(set().union(*answers) & set(table.columns))
+    if taken:
+        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
+    rows = [row | answer for row, answer in zip(table.rows, answers, strict=True)]
     if kind == "jsonl":
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         if target is None:

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from thrice.files import read_json
+
 if TYPE_CHECKING:
     from thrice.compare.grid import Study
     from thrice.model.encoder import Encoder
@@ -145,6 +147,7 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
         "parameters_stored_after": count_parameters(encoder)[0],
         "parameters_called": called,
         "file_bytes_before": None if source.folder is None else _weight_bytes(source.folder),
+        "dtype_before": None if source.folder is None else _dtype(source.folder),
         "file_bytes_after": _weight_bytes(folder),
         "inputs": f"{len(batch.lengths)} sentences" if tokenizer else f"{len(batch.lengths)} random sequences",
         "tokens": batch.num_tokens,
@@ -207,6 +210,11 @@ def _weight_bytes(folder: Path) -> int:
     return sum(p.stat().st_size for p in weights)
 
 
+def _dtype(folder: Path) -> str:
+    config = read_json(folder / "config.json")
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
 def transformed(result: dict[str, Any], console: Console) -> None:
     """Print what `write_transformed` gave: the proof or the error introduced, and what it costs."""
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -220,7 +228,7 @@ def transformed(result: dict[str, Any], console: Console) -> None:
     facts.add_row("  in stock transformers", f"{result['max_difference_in_transformers']:.3g}")
     facts.add_row("parameters stored", f"{stored[0] / 1e6:,.2f} M -> {stored[1] / 1e6:,.2f} M")
     facts.add_row("parameters called", f"{result['parameters_called'] / 1e6:,.2f} M, before and after: the same speed")
-    before = "" if size is None else f"{size / 1e6:,.1f} MB -> "
+    before = "" if size is None else f"{size / 1e6:,.1f} MB ({result['dtype_before']}) -> "
     facts.add_row("weights", f"{before}{result['file_bytes_after'] / 1e6:,.1f} MB (float32)")
     console.print(facts)
     if result["file_bytes_after"] > HUGE_BYTES:

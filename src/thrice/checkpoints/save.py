@@ -156,6 +156,8 @@ def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
 
     # transformers refuses a file that does not say what wrote it.
     save_file(tensors, file, metadata={"format": "pt"})
+    # It comes out readable by its owner alone; a server of another user must read it like the files beside it.
+    file.chmod((file.parent / "config.json").stat().st_mode)
 
 
 def _refuse_foreign_folder(folder: Path) -> None:

@@ -45,9 +45,9 @@ def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
 def _score(task: Classification, model: Any, examples: list[Example]) -> dict[str, Any]:
     answers = model.predict([_text(e) for e in examples])
     if task.multi_label:
-        said = [{"labels": [n for n, flag in zip(task.labels, row, strict=True) if flag]} for row in answers]
+        said = [{"prediction": [n for n, flag in zip(task.labels, row, strict=True) if flag]} for row in answers]
     else:
-        said = [{"label": task.labels[i]} for i in answers]
+        said = [{"prediction": task.labels[i]} for i in answers]
     return task.score(said, examples)
 
 

@@ -132,6 +132,12 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     write_json(path, value)
 
 
+def threads_of(folder: Path) -> int | None:
+    """Give the threads per cell of the study that a folder holds, so that a second start need not name them again."""
+    path = folder / "study.json"
+    return int(read_json(path)["threads"]) if path.is_file() else None
+
+
 def _plain(value: Any) -> Any:
     """Give a value as JSON would give it back: tuples as lists."""
     if isinstance(value, Mapping):

@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import platform
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -121,20 +123,30 @@ def _in_process(study: Study, folder: Path, missing: list[tuple[str, int]], foll
 def _in_pool(study: Study, folder: Path, missing: list[tuple[str, int]], jobs: int, follow: _Follower) -> Iterator[Row]:
     """Compute cells in processes of their own; one that fails leaves the others' results and stops the study."""
     context = multiprocessing.get_context("spawn")  # a forked torch inherits thread pools that are not there
-    with ProcessPoolExecutor(min(jobs, len(missing) or 1), mp_context=context) as pool:
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(min(jobs, len(missing) or 1), mp_context=context, initializer=_ignore_interrupt)
+    try:
         futures: set[Future[Row]] = {pool.submit(run_cell, study, folder, *cell) for cell in missing}
-        try:
-            while futures:
-                finished, futures = wait(futures, timeout=1, return_when=FIRST_COMPLETED)
-                follow.look()
-                yield from (future.result() for future in finished)
-        except BrokenProcessPool as error:
-            raise TrainingError(
-                "a process of the study was killed, perhaps for memory; finished cells are kept - start the same "
-                "command again, with fewer --jobs"
-            ) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        while futures:
+            finished, futures = wait(futures, timeout=1, return_when=FIRST_COMPLETED)
+            follow.look()
+            yield from (future.result() for future in finished)
+    except BrokenProcessPool as error:
+        raise TrainingError(
+            "a process of the study was killed, perhaps for memory; finished cells are kept - start the same command "
+            "again, with fewer --jobs"
+        ) from error
+    finally:
+        # After an error or Ctrl-C nobody waits for the cells in work: they go on from their last save another time.
+        for process in multiprocessing.active_children() if sys.exc_info()[0] else ():
+            if process not in others:
+                process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that started the study."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Follower:

@@ -21,7 +21,7 @@ __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
 FORMAT_NAMES = ("csv", "json", "jsonl", "parquet", "tsv")
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 Cell = str | list[str]
@@ -66,16 +66,13 @@ class Table:
         return [value for value in values if value is not None]
 
 
-def read_table(
-    source: str | Path, *, columns: Sequence[str] | None = None, format: str | None = None, split: str | None = None
-) -> Table:
+def read_table(source: str | Path, *, columns: Sequence[str] | None = None, format: str | None = None) -> Table:
     """Read a file or a hub data set; every value stays the string that was written ("NA", "007" and " x" survive).
 
     source: a path ending in .jsonl, .json (lines or one array), .csv, .tsv, each also .gz, or .parquet; where no
-        such path exists, the id of a hub data set, "owner/name" or "owner/name:config".
+        such path exists, the id of a hub data set: "owner/name", "owner/name:config", "owner/name:config@split".
     columns: names for a csv or tsv file that has no header row.
     format: "jsonl", "json", "csv", "tsv" or "parquet", for other file names.
-    split: which split of a hub data set; needed where it has several.
 
     tsv is split on tabs and nothing else: quotes mean nothing. csv follows RFC 4180. Lines end with \\n or \\r\\n only.
     JSON numbers and booleans become the text they were written as; other nested values become JSON text.
@@ -88,9 +85,7 @@ def read_table(
     if not path.exists():
         if format is not None or columns is not None or not _names_a_hub_set(name):
             raise DataError(f"{name}: no such file")
-        return _table(name, _hub_objects(name, split))
-    if split is not None:
-        raise ConfigError(f"{name} is a file and has no splits: split={split!r} is for hub data sets")
+        return _table(name, _hub_objects(name))
     kind = _format_of(path, format)
     if columns is not None and kind not in ("csv", "tsv"):
         raise ConfigError(f"{name}: {kind} files name their own columns; column names are for csv and tsv files")
@@ -320,13 +315,14 @@ def _parquet_objects(path: Path) -> Parsed:
     return columns, expected, "row", enumerate(values, start=1)
 
 
-def _hub_objects(name: str, split: str | None) -> Parsed:
+def _hub_objects(name: str) -> Parsed:
     """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
     import datasets
 
-    path, _, config = name.partition(":")
+    whole, _, split = name.partition("@")
+    path, _, config = whole.partition(":")
     try:
-        loaded = datasets.load_dataset(path, config or None, split=split)
+        loaded = datasets.load_dataset(path, config or None, split=split or None)
     except Exception as error:  # the hub client raises a dozen unrelated types
         detail = " ".join(str(error).split())[:300]
         raise DataError(
@@ -335,7 +331,7 @@ def _hub_objects(name: str, split: str | None) -> Parsed:
         ) from error
     if isinstance(loaded, dict):
         if len(loaded) > 1:
-            raise DataError(f"{name} has several splits; name the one you want: {', '.join(loaded)}")
+            raise DataError(f"{name} has several splits; name one as {name}@SPLIT: {', '.join(loaded)}")
         loaded = next(iter(loaded.values()))
     classes = {}
     for column, feature in loaded.features.items():

@@ -22,7 +22,7 @@ from thrice.data.tokenizer import Tokenizer
 from thrice.model.encoder import Encoder
 
 Prediction = dict[str, Any]
-"""What a task says about one example, ready for JSON."""
+"""What a task says about one example, ready for JSON: "prediction", the answer, and whatever explains it."""
 
 
 class TaskBatch(Protocol):
@@ -86,11 +86,11 @@ class Task(ABC):
         """Give the examples as token sequences."""
 
     @abstractmethod
-    def build_head(self, encoder: Encoder, generator: torch.Generator) -> nn.Module | None:
+    def build_head(self, encoder: Encoder, generator: torch.Generator) -> None:
         """Equip an encoder that still carries the checkpoint's heads.
 
-        Heads that a stock class has go into `encoder.heads`, so that saving writes them under their stock names, and
-        heads that the task has no use for are taken out; a head that no stock class has is returned.
+        The task's head goes into `encoder.heads`, so that saving writes it under its stock name; heads that the task
+        has no use for are taken out.
         """
 
     @abstractmethod
@@ -133,7 +133,7 @@ class TaskModel(nn.Module):
         task.validate(encoder)
         self.task = task
         self.encoder = encoder
-        self.head = task.build_head(encoder, torch.Generator().manual_seed(seed))
+        task.build_head(encoder, torch.Generator().manual_seed(seed))
 
     @property
     def device(self) -> torch.device:

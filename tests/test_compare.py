@@ -70,7 +70,7 @@ def test_every_cell_has_a_row_with_every_epoch_and_a_test_score(finished: Path, 
     assert none["cost"]["parameters_called"] == none["cost"]["parameters_stored"] > all_["cost"]["parameters_stored"]
     for arm in (all_, none):
         assert arm["cost"]["seconds_per_epoch"] > 0
-        assert arm["cost"]["peak_memory_bytes"] > 0
+        assert arm["cost"]["peak_memory_bytes"] > 4 * 4 * arm["cost"]["parameters_stored"]
         assert arm["cost"]["file_bytes"] > 4 * arm["cost"]["parameters_stored"]
     assert summary["study"]["command"] == "thrice compare ..."
     assert summary["study"]["data"]["train"]["rows"] + summary["study"]["data"]["dev"]["rows"] < 120
@@ -112,7 +112,10 @@ def test_processes_side_by_side_give_the_same_rows(
 ) -> None:
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     told: list[int] = []
-    run_study(study_of(tiny_checkpoint, reviews), tmp_path / "study", jobs=2, on_steps=told.append)
+    study = study_of(tiny_checkpoint, reviews)
+    run_study(study, tmp_path / "study", jobs=2, on_start=lambda steps, done: told.append(-steps), on_steps=told.append)
+    assert told[0] == -4 * 3 * 12, "2 arms with 2 seeds of 3 epochs of 12 steps"
+    assert all(steps > 0 for steps in told[1:])
     assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
 
 
@@ -124,14 +127,19 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 runner.measure_cost = lambda *_: None
-runner.run_study(study_of(Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), command="thrice compare ...")
+if __name__ == "__main__":
+    study = study_of(Path(sys.argv[1]), Path(sys.argv[2]))
+    runner.run_study(study, Path(sys.argv[3]), jobs=int(sys.argv[4]), command="thrice compare ...")
 """
 
 
+@pytest.mark.parametrize(("jobs", "most"), [(1, 3), (2, 1)])
 def test_a_study_killed_at_any_moment_finishes_with_the_same_rows(
-    finished: Path, tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+    jobs: int, most: int, finished: Path, tiny_checkpoint: Path, reviews: Path, tmp_path: Path
 ) -> None:
-    arguments = [sys.executable, "-c", KILLED, str(tiny_checkpoint), str(reviews), str(tmp_path / "study")]
+    (tmp_path / "killed.py").write_text(KILLED, encoding="utf-8")
+    arguments = [sys.executable, str(tmp_path / "killed.py"), str(tiny_checkpoint), str(reviews)]
+    arguments += [str(tmp_path / "study"), str(jobs)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     draw = random.Random(3)
     kills, done = 0, False
@@ -139,9 +147,9 @@ def test_a_study_killed_at_any_moment_finishes_with_the_same_rows(
         process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
         # Kill once after a number of files drawn at random has been written, so that machines of any speed are hit.
         wanted = _written(tmp_path / "study") + draw.randint(1, 40)
-        while kills < 3 and process.poll() is None and _written(tmp_path / "study") < wanted:
+        while kills < most and process.poll() is None and _written(tmp_path / "study") < wanted:
             time.sleep(0.005)
-        if kills < 3 and process.poll() is None:
+        if kills < most and process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
         _, errors = process.communicate()
@@ -179,6 +187,59 @@ def test_arms_that_cannot_be_built_are_all_named_before_anything_runs(
     assert "3 of 4 arms" in str(caught.value)
     assert "did you mean albert-nano-zh" in str(caught.value)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_restart_forgets_a_study_and_touches_nothing_else(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    (tmp_path / "project" / "models").mkdir(parents=True)
+    (tmp_path / "project" / "models" / "mine.bin").write_text("years of work", encoding="utf-8")
+    tiny = study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,))
+    with pytest.raises(ConfigError, match="holds no study"):
+        run_study(tiny, tmp_path / "project", restart=True)
+    assert (tmp_path / "project" / "models" / "mine.bin").exists()
+
+    run_study(tiny, tmp_path / "study")
+    before = read_rows(tmp_path / "study")
+    with pytest.raises(ConfigError, match="cannot be built"):
+        run_study(study_of(tiny_checkpoint, reviews, arms=("zoo:typo",)), tmp_path / "study", restart=True)
+    assert read_rows(tmp_path / "study") == before, "a typo costs nothing"
+    computed: list[dict] = []
+    run_study(tiny, tmp_path / "study", restart=True, on_cell=computed.append)
+    assert len(computed) == 1
+
+
+def test_an_arm_whose_weights_changed_is_not_mixed_with_its_old_rows(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    import torch
+
+    from thrice.checkpoints import load, save
+
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    model = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, model)
+    study = study_of(model, reviews, arms=(str(model),), seeds=(0,))
+    run_study(study, tmp_path / "study")
+    encoder = load(str(model))
+    with torch.no_grad():
+        encoder.ffn[0].output.bias[0] += 1
+    save(encoder, model)
+    with pytest.raises(ConfigError, match="weights or the tokenizer"):
+        run_study(study, tmp_path / "study")
+
+
+def test_peak_memory_is_that_of_the_arm_and_not_of_the_process_that_asks(tiny_checkpoint: Path, reviews: Path) -> None:
+    from thrice.compare.cost import _peak_memory
+
+    study = study_of(tiny_checkpoint, reviews)
+    ballast = bytearray(os.urandom(1000)) * 600_000
+    measured = _peak_memory(study, f"{tiny_checkpoint}+all")
+    assert measured is not None
+    assert measured < 200e6 < len(ballast)
 
 
 def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:

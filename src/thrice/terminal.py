@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from thrice.model.encoder import Encoder
     from thrice.model.packing import PackedBatch
 
+logger = logging.getLogger("thrice")
+
 HUGE_BYTES = 2_000_000_000
 
-# Real sentences in several scripts: what an un-shared model is proved equal on where the user names no file.
+# Real sentences in several scripts: what an un-shared model is proved equal on.
 SENTENCES = (
     "The same layer is called again and again, and each depth would rather have one of its own.",
     "这本书的内容很好，但是包装破了，客服的态度也不太友好。",
@@ -117,12 +120,16 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
     thrice, and before against the folder read by stock transformers.
     """
     from thrice import sharing
-    from thrice.checkpoints import carried_config, load, read_sidecar, resolve, save
+    from thrice.checkpoints import carried_config, inspect, load, read_sidecar, resolve, save
     from thrice.model.encoder import count_parameters
     from thrice.sharing.patterns import describe
     from thrice.sharing.transform import max_difference
 
     source = resolve(name)
+    if source.folder is not None and (size := 4 * inspect(str(source.folder))["parameters_called"]) > HUGE_BYTES:
+        logger.warning(
+            "%s: may become %.1f GB on disk; this command takes three times that in memory", name, size / 1e9
+        )
     encoder, before = load(name), load(name)
     stored, called = count_parameters(before)
     if verb == "unshare":
@@ -157,12 +164,12 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
 
 
 def _tokenizer(folder: Path | None, encoder: Encoder) -> Any:
-    from thrice.data.tokenizer import Tokenizer
+    from thrice.data.tokenizer import Tokenizer, has_vocabulary
 
     if folder is None:
         return None
-    has_vocabulary = any((folder / n).exists() for n in ("tokenizer.json", "vocab.txt", "spiece.model", "vocab.json"))
-    if not has_vocabulary:
+    if not has_vocabulary(folder):
+        logger.warning("%s has no tokenizer; none is written, and equality is shown on random token ids", folder)
         return None
     sizes = {"vocab_size": encoder.config.vocab_size, "type_vocab_size": encoder.config.type_vocab_size}
     return Tokenizer.from_folder(folder, **sizes)
@@ -206,7 +213,7 @@ def _stock_difference(before: Encoder, folder: Path, batch: PackedBatch) -> floa
 
 
 def _weight_bytes(folder: Path) -> int:
-    weights = [p for pattern in ("*.safetensors", "*.bin") for p in folder.glob(pattern)]
+    weights = list(folder.glob("model*.safetensors")) or list(folder.glob("pytorch_model*.bin"))
     return sum(p.stat().st_size for p in weights)
 
 

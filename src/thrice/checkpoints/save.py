@@ -49,6 +49,7 @@ def save(
     extra_config: Mapping[str, Any] | None = None,
     tokenizer: Savable | None = None,
     sidecar: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
     """Write a folder that stock transformers loads with the same outputs; gives the folder.
 
@@ -56,8 +57,9 @@ def save(
     it are written too. Sharing that no stock config can say is written out as full copies, and `thrice.json` beside
     them states it. Weights keep their dtype.
     extra_config: further entries of config.json (id2label, problem_type, ...). tokenizer: written along. sidecar:
-    further entries of thrice.json. An existing checkpoint folder is updated file by file, each renamed into place, and
-    files of other kinds stay; a new one appears whole or not at all.
+    further entries of thrice.json. beside: further safetensors files, file name -> tensors.
+    An existing checkpoint folder is updated file by file, each renamed into place, and files of other kinds stay; a new
+    one appears whole or not at all.
     Raises CheckpointError where the family cannot say the config or has no such head, and where the folder holds
     something that is no checkpoint.
     """
@@ -72,20 +74,22 @@ def save(
     tensors = stock_tensors(encoder, form, stock)
     said = maps_of(form.config_from_stock(stock)) == maps_of(encoder.config)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(beside, ignore_errors=True)  # what a killed process of the same number left
-    beside.mkdir()
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # what a killed process of the same number left
+    partial.mkdir()
     try:
-        write_json(beside / "config.json", stock)
-        _write_tensors(beside / "model.safetensors", tensors)
+        write_json(partial / "config.json", stock)
+        _write_tensors(partial / "model.safetensors", tensors)
+        for name, held in (beside or {}).items():
+            _write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
         if tokenizer is not None:
-            tokenizer.save(beside)
+            tokenizer.save(partial)
         if sidecar is not None or not said:
             maps = {"attention_map": encoder.config.attention_map, "ffn_map": encoder.config.ffn_map}
-            write_json(beside / SIDECAR, {"format": 1, **maps, **(sidecar or {})})
-        _move_into_place(beside, folder)
+            write_json(partial / SIDECAR, {"format": 1, **maps, **(sidecar or {})})
+        _move_into_place(partial, folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

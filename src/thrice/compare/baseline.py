@@ -15,7 +15,8 @@ def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
     """Give the parts of a result row that depend on the arm: one epoch, its scores and the test scores.
 
     Characters 1 to 3 long serve every language without a word list; sublinear counts, features seen twice or more.
-    The solver is deterministic, so every seed gives the same scores. Raises ConfigError for tasks it cannot do.
+    The solver is deterministic, so every seed gives the same scores. It reads whole texts, whatever --max-length says;
+    class weights count, except with several labels per text. Raises ConfigError for tasks it cannot do.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -24,7 +25,8 @@ def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
 
     if not isinstance(task, Classification):
         raise ConfigError(f"the tfidf arm can only classify, not {task.name}; leave it out")
-    classifier: Any = LogisticRegression(C=10.0, max_iter=1000, random_state=seed)
+    weights = None if task.class_weights is None or task.multi_label else dict(enumerate(task.class_weights))
+    classifier: Any = LogisticRegression(C=10.0, max_iter=1000, random_state=seed, class_weight=weights)
     if task.multi_label:
         classifier = OneVsRestClassifier(classifier)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), min_df=2, max_features=200_000, sublinear_tf=True)

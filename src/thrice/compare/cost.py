@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -20,12 +21,13 @@ from thrice.files import read_json, write_json
 from thrice.finetune import Splits, batches_of, build, save_model
 from thrice.model.encoder import count_parameters
 from thrice.tasks.base import Task, TaskData, TaskModel
+from thrice.training.optim import build_optimizer
 
 METHOD = (
     "s/epoch: training steps (forward, backward, fused AdamW) on the same batches, one arm after the other in turn, "
     "the median time per token times the tokens of an epoch; peak memory: the most a process of its own holds while it "
     "does three steps on the batch with most tokens (weights, gradients, optimiser, activations), less what it held "
-    "before the model; file: model.safetensors of the stock folder"
+    "before the model, by the kernel's high-water mark; file: model.safetensors of the stock folder"
 )
 ROUNDS = 8
 
@@ -64,7 +66,7 @@ def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict
 
 def _interleaved(models: dict[str, TaskModel], data: dict[str, TaskData], study: Study) -> dict[str, dict[str, Any]]:
     """Give arm -> step_ms and seconds_per_epoch from steps taken in turn on the same batches."""
-    optimizers = {arm: _optimizer(model) for arm, model in models.items()}
+    optimizers = {arm: build_optimizer(model, study.training) for arm, model in models.items()}
     batches = batches_of(next(iter(data.values())), study.training)(1)
     full = [b for b in batches if len(b) == len(batches[0])]
     times: dict[str, list[float]] = {arm: [] for arm in models}
@@ -92,10 +94,6 @@ def _device() -> torch.device:
     return Accelerator().device
 
 
-def _optimizer(model: TaskModel) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-
-
 def _step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> float:
     model.train()
     started = time.perf_counter()
@@ -107,21 +105,18 @@ def _step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> flo
     return time.perf_counter() - started
 
 
-def _peak_memory(study: Study, arm: str) -> int:
-    """Give the bytes that three training steps need, measured in a process of its own."""
+def _peak_memory(study: Study, arm: str) -> int | None:
+    """Give the bytes that three training steps need, measured in a process of its own; None where none can be told."""
     command = [sys.executable, "-m", "thrice.compare.cost"]
     question = json.dumps({"study": study.to_json(), "arm": arm})
     answer = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise TrainingError(f"measuring the memory of {arm} failed: {answer.stderr.strip().splitlines()[-1:]}")
-    return int(json.loads(answer.stdout.splitlines()[-1]))
+    measured: int | None = json.loads(answer.stdout.splitlines()[-1])
+    return measured
 
 
-def _measure_here(study: Study, arm: str) -> int:
-    import resource
-
-    import psutil
-
+def _measure_here(study: Study, arm: str) -> int | None:
     from thrice.finetune import read_splits
 
     torch.set_num_threads(study.threads)
@@ -132,16 +127,32 @@ def _measure_here(study: Study, arm: str) -> int:
     batches = batches_of(data, study.training)(1)
     largest = max(batches, key=lambda indices: int(data.lengths[np.asarray(indices)].sum()))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    before = psutil.Process().memory_info().rss - weights
-    optimizer = _optimizer(model.to(_device()))
+    _forget_peak()
+    before = _status_bytes("VmRSS")
+    optimizer = build_optimizer(model.to(_device()), study.training)
     for _ in range(3):
         _step(model, optimizer, data.batch(largest))
     if model.device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
+    peak = _status_bytes("VmHWM")
+    return None if peak is None or before is None else peak - before + weights
+
+
+def _forget_peak() -> None:
+    """Reset the high-water mark: a new process inherits that of the one which started it (Linux, proc(5))."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _status_bytes(key: str) -> int | None:
+    """Give a size out of /proc/self/status; None on systems that have none."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)
 
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    print(_measure_here(Study.from_json(asked["study"]), asked["arm"]))
+    print(json.dumps(_measure_here(Study.from_json(asked["study"]), asked["arm"])))

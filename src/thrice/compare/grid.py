@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,14 +107,33 @@ def model_path(folder: Path, arm: str, seed: int) -> Path:
     return folder / "models" / f"{slug(arm)}--seed-{seed}"
 
 
-MAY_CHANGE = ("arms", "seeds", "save_models", "command", "machine", "versions", "notes")
-"""Keys of study.json that a second start may change: they never move the rows that are already there."""
+MAY_CHANGE = ("arms", "seeds", "save_models", "command", "machine", "versions", "notes", "made_of")
+"""Keys of study.json that a second start may change; each row keeps the versions it was computed with."""
+
+
+def forget_study(folder: Path) -> None:
+    """Remove what a study wrote into its folder, and nothing else.
+
+    Raises ConfigError where the folder holds things and no study: they are somebody's own.
+    """
+    if not (folder / "study.json").is_file():
+        _refuse_foreign(folder)
+        return
+    for room in ("cells", "work", "models"):
+        shutil.rmtree(folder / room, ignore_errors=True)
+    for name in ("cost.json", "report.html", "study.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty and holds no study; use another --out")
 
 
 def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     """Write study.json, or check that the folder's study is this one.
 
-    facts: data, machine, versions, command and notes, for the report.
+    facts: data, made_of, machine, versions, command and notes, for the report.
     Raises ConfigError naming what differs where the folder holds another study, or something else.
     """
     path = folder / "study.json"
@@ -125,10 +145,18 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
         if changed:
             shown = "; ".join(f"{k} was {before.get(k)!r} and is {own[k]!r}" for k in changed)
             raise ConfigError(
-                f"{folder} holds another study: {shown} - use another --out, or start it anew with --restart"
+                f"{folder} holds another study: {shown} - use another --out, or start anew with --restart"
             )
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty and holds no study; use another --out")
+        made_of = before.get("made_of", {})
+        other = [arm for arm, parts in value["made_of"].items() if made_of.get(arm, parts) != parts]
+        if other:
+            raise ConfigError(
+                f"{folder}: the weights or the tokenizer of {', '.join(other)} are not those that the study began "
+                "with - use another --out, or start anew with --restart"
+            )
+        value["made_of"] = made_of | value["made_of"]
+    else:
+        _refuse_foreign(folder)
     write_json(path, value)
 
 

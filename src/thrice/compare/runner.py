@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import hashlib
 import json
 import multiprocessing
 import os
@@ -12,6 +13,8 @@ import platform
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,14 +24,13 @@ from typing import Any
 
 import torch
 
-from thrice.checkpoints import resolve
 from thrice.compare.baseline import run_tfidf
 from thrice.compare.cost import measure_cost
-from thrice.compare.grid import TFIDF, Study, cell_path, model_path, work_path, write_study
+from thrice.compare.grid import TFIDF, Study, cell_path, forget_study, model_path, work_path, write_study
 from thrice.errors import ConfigError, ThriceError, TrainingError
 from thrice.files import write_json
 from thrice.finetune import DataSource, Splits, build, read_splits, save_model, train
-from thrice.tasks.base import Task
+from thrice.tasks.base import Task, TaskModel
 
 Row = dict[str, Any]
 
@@ -48,31 +50,28 @@ def run_study(
     """Compute what is missing in the study's folder: cells first, then the cost of every arm.
 
     jobs: cells computed at once, each in a process of its own with `study.threads` threads; 1 computes in this one.
-    restart: discard the folder's results. command: kept in study.json for the reader. on_start: told the steps of the
-    missing cells and how many of them the folder holds already; on_steps: told the steps done since; on_cell: given
-    each finished row; on_cost: told that measuring begins.
+    restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
+    on_start: told the steps of the missing cells and how many of them the folder holds already; on_steps: told the
+    steps done since; on_cell: given each finished row; on_cost: told that measuring begins.
     Raises ConfigError where an arm cannot be built or the folder holds another study, before anything is computed.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
-    if restart:
-        for room in ("cells", "work", "models"):
-            shutil.rmtree(folder / room, ignore_errors=True)
-        for name in ("study.json", "cost.json", "report.html"):
-            (folder / name).unlink(missing_ok=True)
     task, splits = _read(study)
-    tokenizers = _check_arms(study, task)
-    write_study(folder, study, _facts(study, splits, tokenizers, command))
+    facts = _facts(study, splits, _check_arms(study, task), command)
+    if restart:
+        forget_study(folder)
+    write_study(folder, study, facts)
     missing = [cell for cell in study.cells if not cell_path(folder, *cell).exists()]
+    for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
+        shutil.rmtree(work_path(folder, *cell), ignore_errors=True)
     steps = -(-len(splits.train) // study.training.batch_size) * study.training.epochs
     trained = [cell for cell in missing if cell[0] != TFIDF]
     follow = _Follower(folder, trained, on_steps)
     if on_start is not None:
         on_start(steps * len(trained), follow.done)
-    # Longest jobs first is not worth it: cells of a study differ little, and seed by seed an early look is fair.
-    for row in (
-        _in_process(study, folder, missing, follow) if jobs == 1 else _in_pool(study, folder, missing, jobs, follow)
-    ):
+    rows = _in_process(study, folder, missing, follow) if jobs == 1 else _in_pool(study, folder, missing, jobs, follow)
+    for row in rows:
         if on_cell is not None:
             on_cell(row)
     if any(arm != TFIDF for arm in study.arms):
@@ -107,6 +106,7 @@ def run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
         "epoch1_dev": row["epochs"][0]["dev"][study.metric],
         "labels": list(getattr(task, "labels", ())),
         "threads": study.threads,
+        "versions": _versions(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     write_json(cell_path(folder, arm, seed), row)
@@ -124,7 +124,9 @@ def _in_pool(study: Study, folder: Path, missing: list[tuple[str, int]], jobs: i
     """Compute cells in processes of their own; one that fails leaves the others' results and stops the study."""
     context = multiprocessing.get_context("spawn")  # a forked torch inherits thread pools that are not there
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(min(jobs, len(missing) or 1), mp_context=context, initializer=_ignore_interrupt)
+    pool = ProcessPoolExecutor(
+        min(jobs, len(missing) or 1), mp_context=context, initializer=_become_worker, initargs=(os.getpid(),)
+    )
     try:
         futures: set[Future[Row]] = {pool.submit(run_cell, study, folder, *cell) for cell in missing}
         while futures:
@@ -144,9 +146,19 @@ def _in_pool(study: Study, folder: Path, missing: list[tuple[str, int]], jobs: i
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupt() -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the one that started the study."""
+def _become_worker(parent: int) -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the parent, and do not outlive it.
+
+    A worker whose parent was killed would go on training in folders that the next start uses.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Follower:
@@ -171,8 +183,6 @@ class _Follower:
     @contextlib.contextmanager
     def in_background(self) -> Iterator[None]:
         """Look once a second from a thread while this process computes."""
-        import threading
-
         stop = threading.Event()
 
         def watch() -> None:
@@ -210,33 +220,61 @@ def _read(study: Study) -> tuple[Task, Splits]:
     return _read_cached(study.task, study.source, json.dumps(study.options, sort_keys=True))
 
 
-def _check_arms(study: Study, task: Task) -> dict[str, str]:
-    """Give arm -> fingerprint of its tokenizer; raises ConfigError that lists every arm that cannot be built."""
-    tokenizers, problems = {}, []
+def _check_arms(study: Study, task: Task) -> dict[str, dict[str, Any]]:
+    """Give arm -> what it is made of; raises ConfigError that lists every arm that cannot be built."""
+    made_of, problems = {}, []
     for arm in study.arms:
         if arm == TFIDF:
             continue
         try:
-            resolve(arm)
-            _, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-            tokenizers[arm] = tokenizer.fingerprint
+            model, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
         except ThriceError as error:
             problems.append(f"{arm}: {error}")
+            continue
+        config = model.encoder.config
+        made_of[arm] = {
+            "weights": _digest(model),
+            "tokenizer": tokenizer.fingerprint,
+            "family": config.family,
+            "hidden_size": config.hidden_size,
+            "hidden_dropout_prob": config.hidden_dropout_prob,
+            "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
+        }
     if problems:
         raise ConfigError(f"{len(problems)} of {len(study.arms)} arms cannot be built: {'; '.join(problems)}")
-    return tokenizers
+    return made_of
 
 
-def _facts(study: Study, splits: Splits, tokenizers: dict[str, str], command: str | None) -> dict[str, Any]:
+def _digest(model: TaskModel) -> str:
+    """Give the sha256 of an encoder's weights, the fresh head aside: a name may mean other weights tomorrow."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.encoder.named_parameters()):
+        if not name.startswith("heads."):
+            digest.update(name.encode())
+            digest.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# What arms may differ in beside their weights, and what that means for a reader.
+UNEQUAL = {
+    "tokenizer": "not the same tokenizer as {first}: {others}; their inputs differ, not the model alone",
+    "family": "not the family of {first}: {others}; their heads are built differently",
+    "hidden_size": "not as wide as {first}: {others}; the first weights of their heads are other draws",
+    "hidden_dropout_prob": "trained with another dropout than {first}: {others}",
+    "attention_probs_dropout_prob": "trained with another attention dropout than {first}: {others}",
+}
+
+
+def _facts(study: Study, splits: Splits, made_of: dict[str, dict[str, Any]], command: str | None) -> dict[str, Any]:
     notes = list(splits.facts["notes"])
-    if len(set(tokenizers.values())) > 1:
-        first = next(iter(tokenizers))
-        others = [arm for arm, print_ in tokenizers.items() if print_ != tokenizers[first]]
-        notes.append(
-            f"not the same tokenizer as {first}: {', '.join(others)}; their inputs differ, not the model alone"
-        )
+    for key, sentence in UNEQUAL.items():
+        first = next(iter(made_of), "")
+        others = [arm for arm, parts in made_of.items() if parts[key] != made_of[first][key]]
+        if others:
+            notes.append(sentence.format(first=first, others=", ".join(others)))
     return {
         "data": {part: facts for part, facts in splits.facts.items() if part != "notes"},
+        "made_of": made_of,
         "notes": notes,
         "command": command,
         "machine": {
@@ -245,9 +283,13 @@ def _facts(study: Study, splits: Splits, tokenizers: dict[str, str], command: st
             "cores": os.cpu_count(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
-        "versions": {name: version(name) for name in ("thrice", "torch", "transformers", "accelerate", "tokenizers")}
-        | {"python": platform.python_version()},
+        "versions": _versions(),
     }
+
+
+def _versions() -> dict[str, str]:
+    packages = ("thrice", "torch", "transformers", "accelerate", "tokenizers")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}
 
 
 def _processor() -> str:

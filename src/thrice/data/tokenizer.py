@@ -240,6 +240,12 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (short, long) if first <= second else (long, short)
 
 
+def has_vocabulary(folder: Path) -> bool:
+    """Say whether a folder holds a vocabulary that `Tokenizer.from_folder` would read."""
+    names = [path.name for path in folder.iterdir()]
+    return any(name.endswith(".model") for name in names) or bool(_kinds(names, dict.fromkeys(names, b"")))
+
+
 def _kinds(names: list[str], files: dict[str, bytes]) -> list[str]:
     """Give what vocabularies a folder holds, the strongest first."""
     kinds = ["tokenizer.json"] if "tokenizer.json" in names else []

@@ -15,7 +15,9 @@ def attend(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: float) -
     qkv: (T, 3H), query, key and value side by side. dropout: probability of dropping an attention weight.
     Returns (T, H). Source: Vaswani et al. 2017, section 3.2, bidirectional.
     """
-    if qkv.is_cuda and dropout == 0 and qkv.dtype in (torch.float16, torch.bfloat16):
+    width = qkv.shape[1] // (3 * num_heads)
+    half = qkv.dtype in (torch.float16, torch.bfloat16)
+    if qkv.is_cuda and dropout == 0 and half and width % 8 == 0:
         return _attend_varlen(qkv, batch, num_heads=num_heads)
     return _attend_runs(qkv, batch, num_heads=num_heads, dropout=dropout)
 
@@ -37,7 +39,7 @@ def _attend_runs(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: fl
 
 
 def _attend_varlen(qkv: Tensor, batch: PackedBatch, *, num_heads: int) -> Tensor:
-    """Call the public varlen kernel once; half precision only, as its flash attention wants."""
+    """Call the public varlen kernel once; flash attention wants half precision and heads of a multiple of 8."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = qkv.view(len(qkv), 3, num_heads, -1).unbind(1)

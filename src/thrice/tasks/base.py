@@ -78,19 +78,20 @@ class Task(ABC):
         """Give examples without answers from what a caller in Python has: strings, or pairs of them."""
 
     @abstractmethod
-    def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
-        """Give the text by which duplicates of a row are found, and the stratum that a split keeps in proportion."""
+    def split_key(self, row: dict[str, Any]) -> tuple[str, str | list[str]]:
+        """Give the text by which duplicates of a row are found, and the label or labels a split keeps in proportion."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> TaskData:
         """Give the examples as token sequences."""
 
     @abstractmethod
-    def build_head(self, encoder: Encoder, generator: torch.Generator) -> None:
+    def build_head(self, encoder: Encoder, generator: torch.Generator) -> nn.Module | None:
         """Equip an encoder that still carries the checkpoint's heads.
 
-        The task's head goes into `encoder.heads`, so that saving writes it under its stock name; heads that the task
-        has no use for are taken out.
+        Heads that a stock class has go into `encoder.heads`, so that saving writes them under their stock names; heads
+        that the task has no use for are taken out. A module that no stock class has is returned: it becomes
+        `model.head` and is saved beside the stock file.
         """
 
     @abstractmethod
@@ -125,6 +126,8 @@ class Task(ABC):
 class TaskModel(nn.Module):
     """An encoder equipped for a task: what training, prediction and saving work on.
 
+    The encoder is the caller's own and is changed: the task takes out heads it has no use for and puts in its own.
+    `head` is what the task brings beside those, a module that no stock class has, or None.
     seed: draws the head's weights, the same for every encoder of the same width.
     """
 
@@ -133,16 +136,12 @@ class TaskModel(nn.Module):
         task.validate(encoder)
         self.task = task
         self.encoder = encoder
-        task.build_head(encoder, torch.Generator().manual_seed(seed))
+        self.head = task.build_head(encoder, torch.Generator().manual_seed(seed))
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.encoder.embeddings.word_embeddings.weight.device
-
-    def forward(self, batch: TaskBatch) -> Tensor:
-        """Give the loss: data-parallel wrappers call this."""
-        return self.loss(batch)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Give the mean loss over the batch's examples."""

@@ -195,9 +195,10 @@ class Classification(Task):
             return [Example(text=first, text_pair=second) for first, second in texts]
         return [Example(text=text) for text in texts]
 
-    def split_key(self, row: dict[str, Any]) -> tuple[str, str]:
+    def split_key(self, row: dict[str, Any]) -> tuple[str, str | list[str]]:
         text, pair, label = self.columns.text, self.columns.text_pair, self.columns.label
-        return row[text] + (f"\t{row[pair]}" if pair else ""), str(row[label]) if label else ""
+        names = _names(row[label], multi_label=self.multi_label) if label else ("",)
+        return row[text] + (f"\t{row[pair]}" if pair else ""), list(names) if self.multi_label else names[0]
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer) -> ClassificationData:
         pairs = [e.text_pair or "" for e in examples] if self.columns.text_pair else None

@@ -242,6 +242,23 @@ def test_peak_memory_is_that_of_the_arm_and_not_of_the_process_that_asks(tiny_ch
     assert measured < 200e6 < len(ballast)
 
 
+def test_the_control_arm_answers_several_labels_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+    from thrice.compare.baseline import run_tfidf
+    from thrice.errors import DataError
+    from thrice.finetune import read_splits
+
+    lines = ['{"text": "很好很快", "label": ["good", "fast"]}', '{"text": "很差很慢", "label": ["bad"]}'] * 4
+    (tmp_path / "several.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    source = DataSource(train=str(tmp_path / "several.jsonl"), dev=str(tmp_path / "several.jsonl"))
+    task, splits = read_splits("classification", source, {"multi_label": True})
+    assert run_tfidf(task, splits, seed=0)["epochs"][0]["dev"]["micro_f1"] == 1
+
+    (tmp_path / "empty.csv").write_text("text,label\n,a\n,b\n", encoding="utf-8")
+    source = DataSource(train=str(tmp_path / "empty.csv"), dev=str(tmp_path / "empty.csv"))
+    with pytest.raises(DataError, match="nothing to learn from"):
+        run_tfidf(*read_splits("classification", source, {}), seed=0)
+
+
 def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
     from thrice.compare import runner
 

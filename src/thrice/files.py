@@ -27,5 +27,9 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """Read one JSON value; raises OSError or json.JSONDecodeError as they come."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read one JSON value; raises OSError, UnicodeDecodeError or json.JSONDecodeError."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", text[:100], 0) from None

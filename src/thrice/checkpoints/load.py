@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -265,7 +266,7 @@ def _pickled(file: Path) -> dict[str, Entry]:
     try:
         # Files of torch before 1.6 are no zip archives and cannot be mapped.
         held = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, struct.error, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(file, error) from error
     if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):
         raise CheckpointError(f"{file}: expected a dict of tensors, got {type(held).__name__} with other things in it")

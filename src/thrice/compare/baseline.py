@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from thrice.errors import ConfigError
+import numpy as np
+
+from thrice.errors import ConfigError, DataError
 from thrice.finetune import Splits
 from thrice.tasks.base import Task
 from thrice.tasks.classification import Classification, Example
@@ -33,7 +35,10 @@ def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
     model = make_pipeline(features, classifier)
 
     started = time.perf_counter()
-    model.fit([_text(e) for e in splits.train], _targets(task, splits.train))
+    try:
+        model.fit([_text(e) for e in splits.train], _targets(task, splits.train))
+    except ValueError as error:
+        raise DataError(f"the tfidf arm finds nothing to learn from in {len(splits.train)} texts: {error}") from error
     seconds = time.perf_counter() - started
     dev = _score(task, model, splits.dev)
     collapsed = dev.pop("collapsed")
@@ -60,4 +65,4 @@ def _text(example: Example) -> str:
 def _targets(task: Classification, examples: list[Example]) -> Any:
     if not task.multi_label:
         return [e.labels[0] for e in examples]
-    return [[int(i in e.labels) for i in range(len(task.labels))] for e in examples]
+    return np.array([[int(i in e.labels) for i in range(len(task.labels))] for e in examples])

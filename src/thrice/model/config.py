@@ -121,5 +121,7 @@ def _problems(config: EncoderConfig) -> Any:
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"):
         if not 0 <= getattr(config, name) < 1:
             yield f"{name} is {getattr(config, name)}, it must lie in [0, 1)"
+    if not config.initializer_range >= 0:
+        yield f"initializer_range is {config.initializer_range}, it must be 0 or more"
     if not 0 <= config.position_offset < config.max_position_embeddings:
         yield f"position_offset {config.position_offset} leaves no row of {config.max_position_embeddings}"

@@ -11,6 +11,7 @@ the matrix products of thrice's step over the rate that this machine reaches on 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import tempfile
@@ -25,11 +26,13 @@ from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
 from thrice.checkpoints import load, resolve, save
+from thrice.checkpoints.save import stock_config, stock_tensors
 from thrice.data.readers import read_table
 from thrice.data.tokenizer import Tokenizer
 from thrice.model.encoder import Encoder
 from thrice.model.packing import PackedBatch, pack
 from thrice.model.presets import PRESETS
+from thrice.registry import plugin
 
 HOME = Path(__file__).parents[2] / "shared" / "data" / "sentiment_bojone" / "sentiment.train.data.gz"
 
@@ -57,12 +60,8 @@ def measure(preset: str, arguments: argparse.Namespace) -> dict[str, Any]:
     encoder, stock = same_weights(preset)
     config = PRESETS[preset]
     check_equal(encoder, stock, batches[0])
-    sides = {
-        "thrice": stepper(encoder, packed_loss(encoder)),
-        "transformers": stepper(stock, padded_loss(stock)),
-        "thrice again": None,
-    }
-    sides["thrice again"] = sides["thrice"]
+    packed, padded_side = stepper(encoder, packed_loss(encoder)), stepper(stock, padded_loss(stock))
+    sides = {"thrice": packed, "transformers": padded_side, "thrice again": packed}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-1, arguments.rounds):
         for name, step in sides.items():
@@ -154,28 +153,28 @@ def targets(sequences: list[list[int]]) -> torch.Tensor:
 
 
 def check_equal(encoder: Encoder, stock: Any, sequences: list[list[int]]) -> None:
-    """Compare loss and the gradients of the word table and of the first feed-forward block; exit where they differ."""
+    """Compare the loss and every gradient, matched by the checkpoint's name table; exit where they differ."""
     losses = []
     for loss in (packed_loss(encoder), padded_loss(stock)):
         value = loss(sequences)
         value.backward()
         losses.append(value.item())
-    ours = {name: p.grad for name, p in encoder.named_parameters()}
-    theirs = {name: p.grad for name, p in stock.named_parameters()}
-    pairs = [(ours["embeddings.word_embeddings.weight"], _ending(theirs, "word_embeddings.weight"))]
-    if encoder.config.family == "albert":
-        pairs.append((ours["ffn.0.intermediate.weight"], _ending(theirs, "albert_layers.0.ffn.weight")))
-    worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
-    if abs(losses[0] - losses[1]) > 1e-5 or worst > 1e-4:
+    twin = copy.deepcopy(encoder)
+    for parameter, original in zip(twin.parameters(), encoder.parameters(), strict=True):
+        parameter.data = torch.zeros_like(original) if original.grad is None else original.grad
+    form = plugin("checkpoints.formats", encoder.config.family)
+    ours = stock_tensors(twin, form, stock_config(twin, form, {}))
+    worst = 0.0
+    for name, parameter in stock.named_parameters():
+        theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        worst = max(worst, float((ours.pop(name) - theirs).abs().max() / theirs.abs().max().clamp_min(1e-3)))
+    if ours or abs(losses[0] - losses[1]) > 1e-5 or worst > 1e-4:
         raise SystemExit(
-            f"the sides do not compute the same: losses {losses}, relative gradient difference {worst:.2e}"
+            f"the sides do not compute the same: losses {losses}, largest gradient difference {worst:.2e} of the "
+            f"parameter's largest, without a partner: {sorted(ours)}"
         )
     for model in (encoder, stock):
         model.zero_grad(set_to_none=True)
-
-
-def _ending(gradients: dict[str, Any], end: str) -> torch.Tensor:
-    return next(grad for name, grad in gradients.items() if name.endswith(end))
 
 
 def stepper(model: torch.nn.Module, loss: Loss) -> Callable[[list[list[int]]], float]:

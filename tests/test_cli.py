@@ -84,6 +84,9 @@ def test_unshare_writes_a_folder_and_proves_that_nothing_moved(
     code, out, _ = run(monkeypatch, capsys, "unshare", str(tiny_checkpoint), str(tmp_path / "again"))
     assert code == 0
     assert "all -> none" in out
+    code, _, err = run(monkeypatch, capsys, "unshare", str(tiny_checkpoint), str(tmp_path / "own"))
+    assert code == 2
+    assert "not empty" in err, "a folder that is there is never written over"
     config = json.loads((tmp_path / "own" / "config.json").read_text(encoding="utf-8"))
     assert config["num_hidden_groups"] == 3
 
@@ -155,7 +158,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(
     monkeypatch.setattr("thrice.finetune.train", interrupted)
     code, _, err = run(monkeypatch, capsys, *words, "--max-length", "24")
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command (without --restart) goes on" in err
 
 
 def test_a_second_start_keeps_the_threads_of_the_first(

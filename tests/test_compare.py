@@ -167,7 +167,7 @@ def _written(folder: Path) -> int:
 
 def test_another_study_is_not_mixed_into_a_folder(finished: Path, tiny_checkpoint: Path, reviews: Path) -> None:
     other = TrainingConfig(epochs=4, batch_size=8, learning_rate=1e-2, max_grad_norm=0.0)
-    with pytest.raises(ConfigError, match=r"training was .*--restart"):
+    with pytest.raises(ConfigError, match=r"training.epochs was 3 and is 4 - .*--restart"):
         run_study(study_of(tiny_checkpoint, reviews, training=other), finished)
 
 

@@ -38,6 +38,7 @@ def test_a_run_learns_and_its_folder_answers_in_stock_transformers(
     assert result["best_dev"] > 0.9
     assert result["test"]["accuracy"] > 0.8
     assert any("dropout hidden 0" in line for line in said), "dropout is printed"
+    assert "text in column 'text', label in 'label'; 2 classes: 'bad', 'good'" in said
     assert not (tmp_path / "out.run").exists()
     assert (tmp_path / "out" / "train.jsonl").read_text(encoding="utf-8").count('"event": "epoch"') == 4
 
@@ -141,6 +142,39 @@ def test_a_finished_folder_is_not_trained_over_unless_asked(
     with pytest.raises(TrainingError, match="--restart"):
         run(str(tiny_checkpoint), tmp_path / "out", reviews, training=training)
     run(str(tiny_checkpoint), tmp_path / "out", reviews, training=training, restart=True)
+
+
+def test_a_run_begun_anew_and_stopped_goes_on_without_being_asked_again(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thrice.tasks.classification import Classification
+
+    run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    right, calls = Classification.loss, 0
+
+    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 17:
+            raise KeyboardInterrupt
+        return right(self, model, batch)
+
+    monkeypatch.setattr(Classification, "loss", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(str(tiny_checkpoint), tmp_path / "out", reviews, restart=True)
+    run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    assert calls < 2 * 24, "the first epoch was not trained again"
+    assert not (tmp_path / "out.run").exists()
+
+
+def test_a_folder_that_holds_other_things_is_refused_before_training(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
+    said: list[str] = []
+    with pytest.raises(CheckpointError, match="other things"):
+        run(str(tiny_checkpoint), tmp_path, reviews, say=said.append)
+    assert not said
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])

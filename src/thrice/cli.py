@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shlex
@@ -47,6 +48,9 @@ err = Console(stderr=True)
 
 def main() -> None:
     """Run the command line; errors of thrice are one or two lines and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # answers and tables are Unicode wherever they go
     try:
         app()
     except ThriceError as error:
@@ -140,6 +144,7 @@ def compare(
 
     source, asked = options.source(), options.task_options()
     task, _ = read_splits(options.task, source, asked)
+    err.print(task.describe(), markup=False, highlight=False, soft_wrap=True)
     decay = 1.0 if layerwise_decay is None else layerwise_decay
     study = Study(
         arms=tuple(models),

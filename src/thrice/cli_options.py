@@ -130,8 +130,8 @@ def cores() -> int:
 
 def set_threads(threads: int) -> None:
     """Let torch use that many CPU threads; raises ConfigError for fewer than one."""
-    if threads < 1:
-        raise ConfigError(f"--threads is {threads}, it must be at least 1")
+    if not 1 <= threads <= 1024:
+        raise ConfigError(f"--threads is {threads}, it must lie between 1 and 1024")
     import torch
 
     torch.set_num_threads(threads)

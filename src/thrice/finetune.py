@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thrice.checkpoints import load, resolve, save
+from thrice.checkpoints import load, refuse_foreign_folder, resolve, save
 from thrice.data.batching import training_batches
 from thrice.data.readers import Table, read_table
 from thrice.data.splits import overlap, split
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError, TrainingError
+from thrice.files import write_atomically
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import count_parameters
 from thrice.registry import plugin
@@ -174,7 +175,6 @@ def train(
     metric: str,
     folder: Path,
     progress: bool | None = None,
-    restart: bool = False,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Outcome:
     """Train on the training examples, keep the best epoch on dev, score test once; resumable in `folder`.
@@ -204,7 +204,6 @@ def train(
             "task": task.name,
             "settings": task.settings(),
         },
-        restart=restart,
         progress=progress,
         on_epoch=on_epoch,
     )
@@ -267,9 +266,16 @@ def finetune(
     tell = say or (lambda line: None)
     folder = Path(folder)
     place = folder.resolve()
+    if not place.name:
+        raise ConfigError(f"--out {folder}: expected the name of a new folder")
+    refuse_foreign_folder(place)
     run = place.with_name(place.name + ".run")
-    # A run beside a finished model is one that was begun anew, or killed between saving and clearing away: it goes on.
-    if (folder / "config.json").exists() and not run.exists() and not restart:
+    if restart:
+        shutil.rmtree(run, ignore_errors=True)
+        write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
+    # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
+    goes_on = (run / "anew").exists() or (run / "fit.json").exists()
+    if (folder / "config.json").exists() and not goes_on:
         raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
     task, splits = read_splits(task_name, source, options)
     chosen = check_metric(task, metric)
@@ -279,8 +285,11 @@ def finetune(
     stored, called = count_parameters(model.encoder)
     tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
+    tell(task.describe())
     for note in splits.facts["notes"]:
         tell(f"note: {note}")
+    if (run / "resume").exists():
+        tell(f"going on with the run in {run}")
 
     def on_epoch(record: dict[str, Any]) -> None:
         scores = "  ".join(f"{key} {record['dev'][key]:.4f}" for key in task.metrics)
@@ -297,7 +306,6 @@ def finetune(
         metric=chosen,
         folder=run,
         progress=None if say else False,
-        restart=restart,
         on_epoch=on_epoch,
     )
     result = {

@@ -51,6 +51,8 @@ class FineTuned:
 
 def load_model(folder: str | Path) -> FineTuned:
     """Read what `thrice finetune` wrote; raises CheckpointError where the folder was not fine-tuned by thrice."""
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"{folder}: no such folder; name one that thrice finetune wrote")
     settings = (read_sidecar(Path(folder)) or {}).get("task")
     if settings is None:
         raise CheckpointError(
@@ -94,13 +96,13 @@ def predict_file(
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
     tuned = load_model(folder)
     table = read_table(texts, columns=columns, format=format)
+    taken = sorted(set(tuned.model.task.answers) & set(table.columns))
+    if taken:
+        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
     examples = tuned.model.task.read(table, gold=False)
     if on_total is not None:
         on_total(len(examples))
     answers = tuned.answer(examples, max_tokens=max_tokens, on_batch=on_batch)
-    taken = sorted(set().union(*answers) & set(table.columns))
-    if taken:
-        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
     kept = [{column: row.get(column) for column in table.columns} for row in table.rows]
     rows = [row | answer for row, answer in zip(kept, answers, strict=True)]
     if kind == "jsonl":

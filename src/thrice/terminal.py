@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from thrice.errors import ConfigError
 from thrice.files import read_json
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
     from thrice.sharing.patterns import describe
     from thrice.sharing.transform import max_difference
 
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already and not empty; name a new folder")
     source = resolve(name)
     if source.folder is not None and (size := 4 * inspect(str(source.folder))["parameters_called"]) > HUGE_BYTES:
         logger.warning(

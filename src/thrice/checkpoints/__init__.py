@@ -2,7 +2,7 @@
 
 from thrice.checkpoints.inspect import inspect
 from thrice.checkpoints.load import carried_config, load, load_folder, read_sidecar
-from thrice.checkpoints.save import save
+from thrice.checkpoints.save import refuse_foreign_folder, save
 from thrice.checkpoints.source import ModelSource, require_folder, resolve, zoo_names
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "load",
     "load_folder",
     "read_sidecar",
+    "refuse_foreign_folder",
     "require_folder",
     "resolve",
     "save",

@@ -285,6 +285,8 @@ def _damaged(file: Path, error: Exception) -> CheckpointError:
                 f"{file} is a git-lfs pointer, expected the weights themselves. - run `git lfs pull`"
             )
     reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+    if isinstance(error, pickle.UnpicklingError):  # torch's own words recommend to open it all the same
+        reason = "it is no plain dict of tensors, and other pickles are not opened"
     return CheckpointError(
         f"{file} ({file.stat().st_size} bytes) cannot be read: {reason}. - download or copy it again?"
     )

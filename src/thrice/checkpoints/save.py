@@ -64,7 +64,7 @@ def save(
     something that is no checkpoint.
     """
     folder = Path(folder)
-    _refuse_foreign_folder(folder)
+    refuse_foreign_folder(folder)
     form: Format = plugin("checkpoints.formats", encoder.config.family)
     stock = stock_config(encoder, form, extra_config or {})
     if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > encoder.config.vocab_size:
@@ -164,7 +164,8 @@ def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
     file.chmod((file.parent / "config.json").stat().st_mode)
 
 
-def _refuse_foreign_folder(folder: Path) -> None:
+def refuse_foreign_folder(folder: Path) -> None:
+    """Raise CheckpointError where a checkpoint cannot be written because the folder holds something else."""
     if folder.is_dir() and any(folder.iterdir()) and not _is_checkpoint(folder):
         raise CheckpointError(
             f"{folder} holds other things than a checkpoint; expected a new, empty or checkpoint folder"

@@ -39,10 +39,9 @@ def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict
     """
     path = folder / "cost.json"
     arms = [arm for arm in study.arms if arm != TFIDF]
-    if path.is_file():
-        before: dict[str, Any] = read_json(path)
-        if set(before.get("arms", {})) == set(arms):
-            return before
+    before = _measured_before(path)
+    if set(before.get("arms", {})) == set(arms):
+        return before
     torch.set_num_threads(study.threads)
     models, data = {}, {}
     costs: dict[str, dict[str, Any]] = {}
@@ -62,6 +61,15 @@ def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict
     result = {"method": METHOD, "threads": study.threads, "arms": costs}
     write_json(path, result)
     return result
+
+
+def _measured_before(path: Path) -> dict[str, Any]:
+    """Give what cost.json says; a damaged one says nothing, for it can be measured again."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) and isinstance(value.get("arms"), dict) else {}
 
 
 def _interleaved(models: dict[str, TaskModel], data: dict[str, TaskData], study: Study) -> dict[str, dict[str, Any]]:

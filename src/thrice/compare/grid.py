@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,8 @@ class Study:
             repeated = sorted({str(v) for v in values if values.count(v) > 1})
             if repeated:
                 problems.append(f"{name} named twice: {', '.join(repeated)}")
-        if self.threads < 1:
-            problems.append(f"threads is {self.threads}, it must be at least 1")
+        if not 1 <= self.threads <= 1024:
+            problems.append(f"threads is {self.threads}, it must lie between 1 and 1024")
         if problems:
             raise ConfigError("study: " + "; ".join(problems))
 
@@ -142,8 +142,8 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
         before = read_json(path)
         own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
         changed = [k for k, v in own.items() if before.get(k) != v]
-        if changed:
-            shown = "; ".join(f"{k} was {before.get(k)!r} and is {own[k]!r}" for k in changed)
+        if changed and any((folder / "cells").glob("*.json")):
+            shown = "; ".join(line for k in changed for line in _differences(k, before.get(k), own[k]))
             raise ConfigError(
                 f"{folder} holds another study: {shown} - use another --out, or start anew with --restart"
             )
@@ -164,6 +164,16 @@ def threads_of(folder: Path) -> int | None:
     """Give the threads per cell of the study that a folder holds, so that a second start need not name them again."""
     path = folder / "study.json"
     return int(read_json(path)["threads"]) if path.is_file() else None
+
+
+def _differences(name: str, before: Any, now: Any) -> Iterator[str]:
+    """Say in which places two JSON values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            if before.get(key) != now.get(key):
+                yield from _differences(f"{name}.{key}", before.get(key), now.get(key))
+    else:
+        yield f"{name} was {before!r} and is {now!r}"
 
 
 def _plain(value: Any) -> Any:

@@ -269,7 +269,7 @@ def _json_objects(data: bytes, text: str, name: str) -> Parsed:
     if text.lstrip(" \t\r\n").startswith("["):
         try:
             expected = len(DECODER.decode(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{name} begins like a JSON array and is none: {error}") from error
         return None, expected, "line", _array_items(text)
     expected = sum(1 for line in data.split(b"\n") if line.strip(b" \t\r"))
@@ -279,7 +279,7 @@ def _json_objects(data: bytes, text: str, name: str) -> Parsed:
             if line.strip(" \t\r"):
                 try:
                     yield number, _checked_object(DECODER.decode(line))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     yield number, f"no JSON object: {error}"
 
     return None, expected, "line", objects()

@@ -58,6 +58,8 @@ class Task(ABC):
     """What people type after --task."""
     summary: ClassVar[str]
     """One sentence for `thrice list tasks`."""
+    answers: ClassVar[tuple[str, ...]] = ("prediction",)
+    """Keys of a prediction: columns that `thrice predict` adds."""
 
     @property
     @abstractmethod
@@ -68,6 +70,10 @@ class Task(ABC):
     @abstractmethod
     def learn(cls, table: Table, **options: Any) -> Task:
         """Give a task from the training rows: which columns, which labels. Raises DataError, ConfigError."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Give one line on what was learned from the training rows, for a reader to see a mistake early."""
 
     @abstractmethod
     def read(self, table: Table, *, gold: bool = True) -> list[Any]:

@@ -87,6 +87,8 @@ class Classification(Task):
     name = "classification"
     summary = "classes of a text or a pair of texts: one of many, or several at once (--multi-label)"
 
+    answers = ("prediction", "probabilities")
+
     labels: tuple[str, ...]
     """Class names, sorted; index = row of the classifier."""
     columns: Columns
@@ -141,6 +143,8 @@ class Classification(Task):
             raise ConfigError(f"--long-texts {long_texts} is for single texts; pairs are cut longest first")
         assert columns.label is not None
         counts = Counter(n for cell in table.labels(columns.label) for n in _names(cell, multi_label=multi_label))
+        if not counts:
+            raise DataError(f"{table.source}: column {columns.label!r} holds no label at all")
         if len(counts) < 2 and not multi_label:
             raise DataError(
                 f"{table.source}: column {columns.label!r} holds {len(counts)} class ({', '.join(counts)}), a "
@@ -156,6 +160,12 @@ class Classification(Task):
             multi_label=multi_label,
             class_weights=_class_weights(class_weight, labels, counts),
         )
+
+    def describe(self) -> str:
+        columns = self.columns
+        texts = repr(columns.text) + (f" and {columns.text_pair!r}" if columns.text_pair else "")
+        shown = ", ".join(map(repr, self.labels[:10])) + (", ..." if len(self.labels) > 10 else "")
+        return f"text in column {texts}, label in {columns.label!r}; {len(self.labels)} classes: {shown}"
 
     def read(self, table: Table, *, gold: bool = True) -> list[Example]:
         columns = self.columns

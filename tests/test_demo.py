@@ -104,3 +104,18 @@ def test_every_thrice_command_in_the_documents_exists() -> None:
         for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, flags=re.S):
             for verb in re.findall(r"^\s*(?:\$ )?thrice (\w+)", block, flags=re.M):
                 assert verb in known, f"{document.name}: thrice {verb}"
+
+
+def test_documents_have_no_gaps_and_their_links_lead_somewhere() -> None:
+    documents = [
+        HOME / "README.md",
+        HOME / "CHANGELOG.md",
+        *(HOME / "docs").glob("*.md"),
+        HOME / "examples" / "README.md",
+    ]
+    for document in documents:
+        text = document.read_text(encoding="utf-8")
+        assert "FILL" not in text, document.name
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            if not target.startswith("http"):
+                assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -264,7 +264,7 @@ def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp
 
     study = study_of(tiny_checkpoint, reviews, arms=(str(tiny_checkpoint), "zoo:albert-nano-zh"))
     task, splits = runner._read(study)
-    facts = runner._facts(study, splits, runner._check_arms(study, task), None)
+    facts = runner._facts(study, splits, runner._check_arms(study, task, splits), None)
     assert any("not the same tokenizer" in note and "zoo:albert-nano-zh" in note for note in facts["notes"])
 
 

@@ -243,6 +243,15 @@ def test_given_splits_are_used_and_shared_texts_are_told(tmp_path: Path) -> None
     ]
 
 
+def test_texts_that_are_cut_are_counted_aloud(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    for long_texts, told in (("head", True), ("chunks", False)):
+        said: list[str] = []
+        options = {"max_length": 8, "long_texts": long_texts}
+        training = TRAINING | {"epochs": 1}
+        run(str(tiny_checkpoint), tmp_path / long_texts, reviews, options=options, training=training, say=said.append)
+        assert any("are cut" in line for line in said) is told
+
+
 def test_unknown_task_options_and_metrics_are_named(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
     source = DataSource(data=str(reviews))
     with pytest.raises(ConfigError, match="no option colour"):

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from thrice.checkpoints import load
-from thrice.model.encoder import count_parameters
 
 
 def test_the_bundled_checkpoint_loads_as_its_card_says(nano: Path) -> None:
     encoder = load("zoo:albert-nano-zh")
-    assert round(count_parameters(encoder)[0] / 1e6, 1) == 3.3
+    assert round(encoder.parameter_counts()[0] / 1e6, 1) == 3.3
     assert encoder.config.num_calls == 4
     assert set(encoder.config.attention_map) == {0}
     assert list(encoder.heads) == ["mlm"]

@@ -18,7 +18,6 @@ from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError, TrainingError
 from thrice.files import write_atomically
 from thrice.model.config import EncoderConfig
-from thrice.model.encoder import count_parameters
 from thrice.registry import plugin
 from thrice.tasks.base import Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
@@ -214,6 +213,13 @@ def train(
     return Outcome(fit=result, test=test)
 
 
+def cut_note(data: TaskData) -> list[str]:
+    """Say how many training examples the maximum length cuts; nothing where it cuts none."""
+    if not data.num_cut:
+        return []
+    return [f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"]
+
+
 def batches_of(data: TaskData, config: TrainingConfig) -> Callable[[int], list[Any]]:
     """Give epoch -> the index arrays of its steps, the same for every model."""
     return lambda epoch: training_batches(len(data), batch_size=config.batch_size, seed=config.seed, epoch=epoch)
@@ -282,11 +288,11 @@ def finetune(
     seed = (training or {}).get("seed") or 0
     model, words = build(name, task, seed=seed, tokenizer=tokenizer)
     config = default_training(model.encoder.config, training or {})
-    stored, called = count_parameters(model.encoder)
+    stored, called = model.encoder.parameter_counts()
     tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
     tell(task.describe())
-    for note in splits.facts["notes"]:
+    for note in (*splits.facts["notes"], *cut_note(task.encode(splits.train, words))):
         tell(f"note: {note}")
     if (run / "resume").exists():
         tell(f"going on with the run in {run}")

@@ -122,7 +122,6 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
     """
     from thrice import sharing
     from thrice.checkpoints import carried_config, inspect, load, read_sidecar, resolve, save
-    from thrice.model.encoder import count_parameters
     from thrice.sharing.patterns import describe
     from thrice.sharing.transform import max_difference
 
@@ -134,7 +133,7 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
             "%s: may become %.1f GB on disk; this command takes three times that in memory", name, size / 1e9
         )
     encoder, before = load(name), load(name)
-    stored, called = count_parameters(before)
+    stored, called = before.parameter_counts()
     if verb == "unshare":
         encoder = sharing.unshare(encoder, pattern)
     else:
@@ -154,7 +153,7 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
         "sharing_before": describe(old.attention_map, old.ffn_map),
         "sharing_after": describe(config.attention_map, config.ffn_map),
         "parameters_stored_before": stored,
-        "parameters_stored_after": count_parameters(encoder)[0],
+        "parameters_stored_after": encoder.parameter_counts()[0],
         "parameters_called": called,
         "file_bytes_before": None if source.folder is None else _weight_bytes(source.folder),
         "dtype_before": None if source.folder is None else _dtype(source.folder),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thrice.checkpoints.load import maps_of, open_checkpoint, plan_checkpoint
@@ -12,6 +11,7 @@ from thrice.checkpoints.name_map import Fate, wanted_shapes
 from thrice.checkpoints.source import resolve
 from thrice.errors import CheckpointError
 from thrice.model.config import EncoderConfig
+from thrice.model.encoder import count_parameters
 from thrice.model.presets import PRESETS
 from thrice.sharing.patterns import describe
 
@@ -19,10 +19,9 @@ from thrice.sharing.patterns import describe
 def inspect(name: str) -> dict[str, Any]:
     """Give what a checkpoint holds, as values that JSON can say; weights are read only to compare ties.
 
-    Keys: name, family, sharing (a pattern's name), config, heads (name -> classes, null where it
-    has none), parameters_stored (distinct
-    parameters of encoder and heads), parameters_called (each block counted once per call), tensors (list of
-    {name, shape, fate}, missing ones included) and problems (what would keep `load` from loading it).
+    Keys: name, family, sharing (a pattern's name), config, heads (name -> classes, null where it has none),
+    parameters_stored (distinct parameters of encoder and heads), parameters_called (each block counted once per call),
+    tensors (list of {name, shape, fate}, missing ones included) and problems (what would keep `load` from loading it).
     Raises CheckpointError where the files cannot be read or fit no family.
     """
     source = resolve(name)
@@ -37,24 +36,13 @@ def inspect(name: str) -> dict[str, Any]:
     return _report(name, plan.config, heads=plan.heads, wanted=plan.wanted, fates=plan.fates, problems=plan.problems)
 
 
-def count_parameters(config: EncoderConfig, wanted: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
-    """Give the parameters stored and the parameters called, each block once per call."""
-    stored = called = 0
-    maps = {"attention": config.attention_map, "ffn": config.ffn_map}
-    for ours, shape in wanted.items():
-        room, block = ours.split(".")[:2]
-        stored += math.prod(shape)
-        called += math.prod(shape) * (maps[room].count(int(block)) if room in maps else 1)
-    return stored, called
-
-
 def _report(
     name: str,
     config: EncoderConfig,
     *,
     heads: Mapping[str, int],
     wanted: Mapping[str, tuple[int, ...]],
-    fates: Any,
+    fates: Sequence[Fate],
     problems: tuple[str, ...],
 ) -> dict[str, Any]:
     stored, called = count_parameters(config, wanted)

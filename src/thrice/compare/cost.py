@@ -19,7 +19,6 @@ from thrice.compare.grid import TFIDF, Study
 from thrice.errors import TrainingError
 from thrice.files import read_json, write_json
 from thrice.finetune import Splits, batches_of, build, save_model
-from thrice.model.encoder import count_parameters
 from thrice.tasks.base import Task, TaskData, TaskModel
 from thrice.training.optim import build_optimizer
 
@@ -50,7 +49,7 @@ def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict
         with tempfile.TemporaryDirectory() as place:
             saved = save_model(model, Path(place) / "model", tokenizer)
             size = sum(p.stat().st_size for p in saved.glob("*.safetensors"))
-        stored, called = count_parameters(model.encoder)
+        stored, called = model.encoder.parameter_counts()
         costs[arm] = {"parameters_stored": stored, "parameters_called": called, "file_bytes": size}
         models[arm], data[arm] = model.to(_device()), task.encode(splits.train, tokenizer)
     for arm, measured in _interleaved(models, data, study).items():

@@ -29,7 +29,7 @@ from thrice.compare.cost import measure_cost
 from thrice.compare.grid import TFIDF, Study, cell_path, forget_study, model_path, work_path, write_study
 from thrice.errors import ConfigError, ThriceError, TrainingError
 from thrice.files import write_json
-from thrice.finetune import DataSource, Splits, build, read_splits, save_model, train
+from thrice.finetune import DataSource, Splits, build, cut_note, read_splits, save_model, train
 from thrice.tasks.base import Task, TaskModel
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def run_study(
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
     task, splits = _read(study)
-    facts = _facts(study, splits, _check_arms(study, task), command)
+    facts = _facts(study, splits, _check_arms(study, task, splits), command)
     if restart:
         forget_study(folder)
     write_study(folder, study, facts)
@@ -220,7 +220,7 @@ def _read(study: Study) -> tuple[Task, Splits]:
     return _read_cached(study.task, study.source, json.dumps(study.options, sort_keys=True))
 
 
-def _check_arms(study: Study, task: Task) -> dict[str, dict[str, Any]]:
+def _check_arms(study: Study, task: Task, splits: Splits) -> dict[str, dict[str, Any]]:
     """Give arm -> what it is made of; raises ConfigError that lists every arm that cannot be built."""
     made_of, problems = {}, []
     for arm in study.arms:
@@ -239,6 +239,7 @@ def _check_arms(study: Study, task: Task) -> dict[str, dict[str, Any]]:
             "hidden_size": config.hidden_size,
             "hidden_dropout_prob": config.hidden_dropout_prob,
             "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
+            "cut": cut_note(task.encode(splits.train, tokenizer)),
         }
     if problems:
         raise ConfigError(f"{len(problems)} of {len(study.arms)} arms cannot be built: {'; '.join(problems)}")
@@ -267,6 +268,7 @@ UNEQUAL = {
 
 def _facts(study: Study, splits: Splits, made_of: dict[str, dict[str, Any]], command: str | None) -> dict[str, Any]:
     notes = list(splits.facts["notes"])
+    notes += dict.fromkeys(note for parts in made_of.values() for note in parts["cut"])
     for key, sentence in UNEQUAL.items():
         first = next(iter(made_of), "")
         others = [arm for arm, parts in made_of.items() if parts[key] != made_of[first][key]]

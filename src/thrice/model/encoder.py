@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,10 @@ class Encoder(nn.Module):
             )
         return self.heads["mlm"](rows, self.embeddings.word_embeddings.weight)
 
+    def parameter_counts(self) -> tuple[int, int]:
+        """Give (stored, called) parameters; see `count_parameters`."""
+        return count_parameters(self.config, {name: p.shape for name, p in self.named_parameters()})
+
     def add_head(
         self, name: str, *, num_labels: int = 2, tied: bool = True, generator: torch.Generator | None = None
     ) -> nn.Module:
@@ -97,15 +102,16 @@ def init_weights(module: nn.Module, *, std: float, generator: torch.Generator) -
             part.bias.zero_()
 
 
-def count_parameters(encoder: Encoder) -> tuple[int, int]:
-    """Give (stored, called) parameters, heads included.
+def count_parameters(config: EncoderConfig, shapes: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+    """Give (stored, called) parameters of an encoder with these parameters, name -> shape, heads included.
 
     Stored counts each tensor once; called counts a block once for every call that uses it, which is what a forward pass
     works through and what sharing leaves alone (the word table counts once: a token looks up one row).
     """
-    stored = sum(p.numel() for p in encoder.parameters())
-    called = stored
-    for blocks, entries in ((encoder.attention, encoder.config.attention_map), (encoder.ffn, encoder.config.ffn_map)):
-        for i, block in enumerate(blocks):
-            called += (entries.count(i) - 1) * sum(p.numel() for p in block.parameters())
+    stored = called = 0
+    maps = {"attention": config.attention_map, "ffn": config.ffn_map}
+    for name, shape in shapes.items():
+        room, block = name.split(".")[:2]
+        stored += math.prod(shape)
+        called += math.prod(shape) * (maps[room].count(int(block)) if room in maps else 1)
     return stored, called

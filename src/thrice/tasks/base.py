@@ -41,6 +41,8 @@ class TaskData(Protocol):
 
     lengths: np.ndarray
     """(n,) tokens of each example, over all its sequences."""
+    num_cut: int
+    """Examples that lost tokens to the maximum length."""
 
     def __len__(self) -> int:
         """Give the number of examples."""

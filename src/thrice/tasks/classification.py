@@ -60,12 +60,13 @@ class ClassificationBatch:
 class ClassificationData:
     """Encoded texts and their targets, ready to be batched."""
 
-    def __init__(self, encoded: Encoded, targets: np.ndarray) -> None:
+    def __init__(self, encoded: Encoded, targets: np.ndarray, *, whole: bool = False) -> None:
         self.encoded = encoded
         self.targets = targets
         # Sequences of one text are neighbours: text i owns sequences borders[i] to borders[i + 1].
         self.borders = np.searchsorted(encoded.owner, np.arange(len(targets) + 1))
         self.lengths = np.diff(encoded.offsets[self.borders])
+        self.num_cut = 0 if whole else encoded.num_cut
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -227,7 +228,7 @@ class Classification(Task):
                 row[list(example.labels)] = 1
         else:
             targets = np.array([e.labels[0] if e.labels else -100 for e in examples], dtype=np.int64)
-        return ClassificationData(encoded, targets)
+        return ClassificationData(encoded, targets, whole=self.long_texts == "chunks")
 
     def validate(self, encoder: Encoder) -> None:
         positions = encoder.config.max_length

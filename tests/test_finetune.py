@@ -14,6 +14,7 @@ from thrice.errors import CheckpointError, ConfigError, DataError, TrainingError
 from thrice.finetune import DataSource, build, finetune, read_splits, tokenizer_for, train
 from thrice.model.presets import PRESETS
 from thrice.predict import load_model, predict_file
+from thrice.tasks.classification import Classification
 from thrice.training import TrainingConfig
 
 TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 5e-3, "seed": 1}
@@ -27,6 +28,26 @@ def run(name: str, folder: Path, reviews: Path, **changes: Any) -> dict[str, Any
         "training": TRAINING,
     }
     return finetune(name, folder, **(arguments | changes))
+
+
+class StoppedLoss:
+    """The loss of the task, interrupted once: in the second epoch's fifth step."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.right = Classification.loss
+
+    @property
+    def of(self) -> Any:
+        """Give the function that takes the place of the task's."""
+
+        def loss(task: Classification, model: Any, batch: Any) -> torch.Tensor:
+            self.calls += 1
+            if self.calls == 17:
+                raise KeyboardInterrupt
+            return self.right(task, model, batch)
+
+        return loss
 
 
 def test_a_run_learns_and_its_folder_answers_in_stock_transformers(
@@ -60,42 +81,22 @@ def test_a_run_stopped_in_the_middle_ends_like_one_that_was_not(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(str(tiny_checkpoint), tmp_path / "whole", reviews)
-    from thrice.tasks.classification import Classification
-
-    right, calls = Classification.loss, 0
-
-    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 17:
-            raise KeyboardInterrupt
-        return right(self, model, batch)
-
-    monkeypatch.setattr(Classification, "loss", dies)
+    loss = StoppedLoss()
+    monkeypatch.setattr(Classification, "loss", loss.of)
     with pytest.raises(KeyboardInterrupt):
         run(str(tiny_checkpoint), tmp_path / "stopped", reviews)
     assert (tmp_path / "stopped.run").is_dir()
     again = run(str(tiny_checkpoint), tmp_path / "stopped", reviews)
-    assert calls < 2 * 24, "the first epoch was not trained again"
+    assert loss.calls < 2 * 24, "the first epoch was not trained again"
     assert [e["dev"] for e in again["epochs"]] == [e["dev"] for e in whole["epochs"]]
     one, other = (load_model(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_a_run_is_not_resumed_from_another_model(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
-    from thrice.tasks.classification import Classification
-
-    right, calls = Classification.loss, 0
-
-    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 17:
-            raise KeyboardInterrupt
-        return right(self, model, batch)
-
+    loss = StoppedLoss()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Classification, "loss", dies)
+        patch.setattr(Classification, "loss", loss.of)
         with pytest.raises(KeyboardInterrupt):
             run(str(tiny_checkpoint), tmp_path / "out", reviews)
     with pytest.raises(TrainingError, match="another"):
@@ -147,23 +148,13 @@ def test_a_finished_folder_is_not_trained_over_unless_asked(
 def test_a_run_begun_anew_and_stopped_goes_on_without_being_asked_again(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from thrice.tasks.classification import Classification
-
     run(str(tiny_checkpoint), tmp_path / "out", reviews)
-    right, calls = Classification.loss, 0
-
-    def dies(self: Classification, model: Any, batch: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 17:
-            raise KeyboardInterrupt
-        return right(self, model, batch)
-
-    monkeypatch.setattr(Classification, "loss", dies)
+    loss = StoppedLoss()
+    monkeypatch.setattr(Classification, "loss", loss.of)
     with pytest.raises(KeyboardInterrupt):
         run(str(tiny_checkpoint), tmp_path / "out", reviews, restart=True)
     run(str(tiny_checkpoint), tmp_path / "out", reviews)
-    assert calls < 2 * 24, "the first epoch was not trained again"
+    assert loss.calls < 2 * 24, "the first epoch was not trained again"
     assert not (tmp_path / "out.run").exists()
 
 

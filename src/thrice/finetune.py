@@ -21,6 +21,7 @@ from thrice.model.config import EncoderConfig
 from thrice.registry import plugin
 from thrice.tasks.base import Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
+from thrice.training.resume import forget_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ def finetune(
     refuse_foreign_folder(place)
     run = place.with_name(place.name + ".run")
     if restart:
-        shutil.rmtree(run, ignore_errors=True)
+        forget_run(run)
         write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
     # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
     goes_on = (run / "anew").exists() or (run / "fit.json").exists()

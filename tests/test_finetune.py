@@ -158,6 +158,17 @@ def test_a_run_begun_anew_and_stopped_goes_on_without_being_asked_again(
     assert not (tmp_path / "out.run").exists()
 
 
+def test_a_mistyped_restart_costs_nothing(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Classification, "loss", StoppedLoss().of)
+        with pytest.raises(KeyboardInterrupt):
+            run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    held = sorted(path.name for path in (tmp_path / "out.run").iterdir())
+    with pytest.raises(DataError, match="no such file"):
+        run(str(tiny_checkpoint), tmp_path / "out", reviews, source=DataSource(data="typo.csv"), restart=True)
+    assert sorted(path.name for path in (tmp_path / "out.run").iterdir()) == held
+
+
 def test_a_folder_that_holds_other_things_is_refused_before_training(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path
 ) -> None:

@@ -277,11 +277,8 @@ def finetune(
         raise ConfigError(f"--out {folder}: expected the name of a new folder")
     refuse_foreign_folder(place)
     run = place.with_name(place.name + ".run")
-    if restart:
-        forget_run(run)
-        write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
     # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
-    goes_on = (run / "anew").exists() or (run / "fit.json").exists()
+    goes_on = restart or (run / "anew").exists() or (run / "fit.json").exists()
     if (folder / "config.json").exists() and not goes_on:
         raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
     task, splits = read_splits(task_name, source, options)
@@ -289,6 +286,9 @@ def finetune(
     seed = (training or {}).get("seed") or 0
     model, words = build(name, task, seed=seed, tokenizer=tokenizer)
     config = default_training(model.encoder.config, training or {})
+    if restart:  # only now: a mistyped file, model or option costs nothing
+        forget_run(run)
+        write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
     stored, called = model.encoder.parameter_counts()
     tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")

@@ -142,7 +142,8 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
         before = read_json(path)
         own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
         changed = [k for k, v in own.items() if before.get(k) != v]
-        if changed and any((folder / "cells").glob("*.json")):
+        begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
+        if changed and begun:
             shown = "; ".join(line for k in changed for line in _differences(k, before.get(k), own[k]))
             raise ConfigError(
                 f"{folder} holds another study: {shown} - use another --out, or start anew with --restart"

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from thrice.errors import DataError
 from thrice.model.config import EncoderConfig
+from thrice.model.dropout import Dropout
 from thrice.model.packing import PackedBatch
 from thrice.model.parts import Embedding, Linear
 
@@ -25,7 +26,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = Embedding(config.max_position_embeddings, config.embedding_size)
         self.token_type_embeddings = Embedding(config.type_vocab_size, config.embedding_size)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.projection: nn.Module | None = None
         if config.embedding_projection:
             self.projection = Linear(config.embedding_size, config.hidden_size)

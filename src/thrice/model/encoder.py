@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,10 @@ from thrice.errors import ConfigError
 from thrice.model.config import EncoderConfig
 from thrice.model.embeddings import Embeddings
 from thrice.model.heads import build_head
+from thrice.model.inference import Weights, infer
 from thrice.model.layer import AttentionBlock, FeedForwardBlock
 from thrice.model.packing import PackedBatch, from_padded, to_padded
+from thrice.model.parts import is_plain_float_on_cpu
 
 
 class Encoder(nn.Module):
@@ -54,9 +57,24 @@ class Encoder(nn.Module):
     def forward(self, batch: PackedBatch) -> Tensor:
         """Give hidden states (T, H) of a packed batch after the last call."""
         hidden = self.embeddings(batch)
+        if not (torch.is_grad_enabled() or self.training) and is_plain_float_on_cpu(hidden):
+            calls = self._weights_of_calls()
+            if calls is not None:
+                return infer(hidden, batch, self.config, calls=calls)
         for attention, ffn in zip(self.config.attention_map, self.config.ffn_map, strict=True):
             hidden = self.ffn[ffn](self.attention[attention](hidden, batch))
         return hidden
+
+    def _weights_of_calls(self) -> list[tuple[Weights, Weights]] | None:
+        """Give the weights of each call's blocks; None where one of the blocks must be called as a module."""
+        attention, ffn = ([cast(Any, block).weights() for block in blocks] for blocks in (self.attention, self.ffn))
+        calls = []
+        for i, j in zip(self.config.attention_map, self.config.ffn_map, strict=True):
+            first, second = attention[i], ffn[j]
+            if first is None or second is None:
+                return None
+            calls.append((first, second))
+        return calls
 
     def padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

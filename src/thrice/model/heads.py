@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from thrice.errors import ConfigError, nearest
+from thrice.model.activations import ACTIVATION
 from thrice.model.config import EncoderConfig
-from thrice.model.layer import ACTIVATION
+from thrice.model.dropout import Dropout
 from thrice.model.parts import Linear
 
 
@@ -57,7 +58,7 @@ class SentencePairHead(nn.Module):
     def __init__(self, config: EncoderConfig, *, num_labels: int = 2) -> None:
         super().__init__()
         # Stock BertOnlyNSPHead has no dropout, AlbertSOPHead has.
-        self.dropout = nn.Dropout(config.classifier_dropout_prob if config.family == "albert" else 0.0)
+        self.dropout = Dropout(config.classifier_dropout_prob if config.family == "albert" else 0.0)
         self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class TokenClassificationHead(nn.Module):
 
     def __init__(self, config: EncoderConfig, *, num_labels: int = 2) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.dropout = Dropout(config.classifier_dropout_prob)
         self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -105,10 +106,10 @@ class SequenceClassificationHead(nn.Module):
     def __init__(self, config: EncoderConfig, *, num_labels: int = 2) -> None:
         super().__init__()
         pools = config.family in ("albert", "bert")
-        self.first_dropout = nn.Dropout(0.0 if pools else config.classifier_dropout_prob)
+        self.first_dropout = Dropout(0.0 if pools else config.classifier_dropout_prob)
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = F.gelu if config.family == "electra" else torch.tanh
-        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.dropout = Dropout(config.classifier_dropout_prob)
         self.classifier = Linear(config.hidden_size, num_labels)
 
     def forward(self, first: Tensor) -> Tensor:

@@ -181,7 +181,8 @@ class TaskModel(nn.Module):
         examples each batch finished, for a progress bar.
         """
         was_training = self.training
-        self.eval()
+        if was_training:  # walking over all modules takes longer than a short text
+            self.eval()
         predictions: list[Prediction] = [{}] * len(data)
         for indices in prediction_batches(data.lengths, max_tokens=max_tokens):
             answers = self.task.predict(self, data.batch(indices).to(self.device))
@@ -189,7 +190,8 @@ class TaskModel(nn.Module):
                 predictions[int(i)] = answer
             if on_batch is not None:
                 on_batch(len(indices))
-        self.train(was_training)
+        if was_training:
+            self.train()
         return predictions
 
 

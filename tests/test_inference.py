@@ -1,0 +1,75 @@
+"""The calls without graph and modules: the numbers of the training form, and the modules where somebody listens."""
+
+import pytest
+import torch
+
+from thrice.model.encoder import Encoder
+from thrice.model.packing import pack
+from thrice.model.presets import PRESETS
+
+SHAPE = {
+    "vocab_size": 50,
+    "embedding_size": 12,
+    "hidden_size": 12,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.5,
+}
+BATCH = pack([[1, 2, 3], [4] * 9, [5, 6, 7]])
+
+
+@pytest.fixture(params=["albert-tiny-zh", "bert-mini", "electra-small", "roberta-base"])
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    config = PRESETS[request.param]
+    maps = {"attention_map": (0, 1, 0), "ffn_map": (0, 0, 1)}
+    model = Encoder(config.replace(**SHAPE | maps)).eval()
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=draw)
+    return model
+
+
+@pytest.mark.parametrize("sequences", [[[1, 2, 3], [4] * 9, [5, 6, 7]], [[8, 9]]])
+def test_it_gives_the_hidden_states_of_the_training_form(encoder: Encoder, sequences: list[list[int]]) -> None:
+    batch = pack(sequences)
+    learning = encoder(batch)
+    with torch.no_grad():
+        quiet = encoder(batch)
+    assert learning.requires_grad
+    # Not bit for bit: value and slope of the tanh GELU take other roundings than the value alone.
+    torch.testing.assert_close(quiet, learning.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_training_mode_without_gradients_still_drops(encoder: Encoder) -> None:
+    encoder.train()
+    with torch.no_grad():
+        assert not torch.equal(encoder(BATCH), encoder(BATCH))
+
+
+@pytest.mark.parametrize("place", ["attention.0", "attention.1.qkv", "ffn.0.intermediate", "ffn.1.LayerNorm"])
+def test_a_hook_is_called(encoder: Encoder, place: str) -> None:
+    calls: list[str] = []
+    encoder.get_submodule(place).register_forward_hook(lambda *_: calls.append(place))
+    with torch.no_grad():
+        encoder(BATCH)
+    assert calls
+
+
+def test_an_adapter_is_called(encoder: Encoder) -> None:
+    with torch.no_grad():
+        before = encoder(BATCH)
+        encoder.ffn[0].output = torch.nn.Sequential(encoder.ffn[0].output, torch.nn.Dropout(0.0), torch.nn.Tanh())
+        assert not torch.allclose(encoder(BATCH), before)
+
+
+def test_weights_that_change_are_seen(encoder: Encoder) -> None:
+    with torch.no_grad():
+        before = encoder(BATCH)
+        encoder.attention[0].qkv.weight.mul_(2)
+        doubled = encoder(BATCH)
+        encoder.attention[0].qkv.weight = torch.nn.Parameter(encoder.attention[0].qkv.weight / 2)
+        after = encoder(BATCH)
+    assert not torch.allclose(doubled, before)
+    torch.testing.assert_close(after, before)

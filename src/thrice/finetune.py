@@ -21,6 +21,7 @@ from thrice.registry import plugin
 from thrice.run_folder import begin_anew, clear_away, run_folder
 from thrice.tasks.base import Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
+from thrice.training.faults import disk_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,8 +348,9 @@ def _finetune(
         "training": dataclasses.asdict(config),
         "data": splits.facts,
     }
-    save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
-    shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
+    with disk_errors(run, f"the model in {folder}"):
+        save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
+        shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
     clear_away(run)
     if outcome.test is not None:
         scores = "  ".join(f"{key} {outcome.test[key]:.4f}" for key in task.metrics)

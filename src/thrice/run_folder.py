@@ -44,7 +44,7 @@ def run_folder(folder: Path, *, restart: bool) -> Iterator[Path]:
 
 
 def begin_anew(run: Path) -> None:
-    """Discard a run; the next one replaces the finished model beside it, and goes on after a stop without being asked."""
+    """Discard a run; the one that begins replaces the finished model beside it, and after a stop goes on unasked."""
     forget_run(run)
     write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
 

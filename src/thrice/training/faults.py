@@ -19,8 +19,10 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "not enough
 
 
 def kept(folder: Path) -> str:
-    """Say which save a run's folder holds."""
+    """Say what a run's folder holds to go on from."""
     room = folder / "resume"
+    if (folder / "fit.json").exists():
+        return f"the finished run is kept in {folder}"
     try:
         step = read_json(room / "state.json")["state"]["step"]
     except (OSError, ValueError, KeyError, TypeError):

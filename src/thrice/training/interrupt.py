@@ -28,42 +28,54 @@ _heard: Request | None = None
 
 
 @contextlib.contextmanager
-def interruptible(*, obedient: bool = False) -> Iterator[Request]:
+def interruptible() -> Iterator[Request]:
     """Give the request to stop, which whoever computes looks at where stopping is cheap.
 
-    Within, a first signal only notes the request, and a second one raises Interrupted wherever the program is.
-    Handlers are put in place in the main thread alone, only where nobody put others (a signal that is ignored stays
-    ignored), and taken away at the end. Inside another `interruptible` it is the outer one's request.
-    obedient: for a process that another one stops, perhaps at the same moment as a scheduler: no signal raises.
+    Within, a first signal only notes the request, and a second one raises Interrupted wherever the program is; a
+    request that nobody answered raises it at the end. Handlers are put in place in the main thread alone, only where
+    nobody put others (a signal that is ignored stays ignored), and taken away at the end. Inside another
+    `interruptible`, and after `obey`, it is that one's request.
     """
     global _heard
-    if threading.current_thread() is not threading.main_thread():
-        yield Request()
-        return
-    if _heard is not None:
-        yield _heard
+    if _heard is not None or threading.current_thread() is not threading.main_thread():
+        yield _heard or Request()
         return
     request = Request()
 
     def note(signum: int, frame: FrameType | None) -> None:
-        if request.signum is None:
-            request.signum = signum
-            if not obedient:
-                os.write(2, NOTICE.encode())  # print may be at work below this handler, and is not reentrant
-        elif not obedient:
+        if request.signum is not None:
             raise Interrupted("stopped at once", signum=signum)
+        request.signum = signum
+        os.write(2, NOTICE.encode())  # print may be at work below this handler, and is not reentrant
 
+    theirs = (signal.SIG_DFL, signal.default_int_handler, stop_at_once)
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS if signal.getsignal(signum) in theirs}
     _heard = request
-    before = {}
     try:
-        for signum in SIGNALS:
-            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler, stop_at_once):
-                before[signum] = signal.signal(signum, note)
+        for signum in before:
+            signal.signal(signum, note)
         yield request
+        if request.signum is not None:
+            raise Interrupted("stopped", signum=request.signum)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
         _heard = None
+
+
+def obey() -> None:
+    """Make this process one that another one stops: SIGTERM, however often, is a request, and Ctrl-C is not for it.
+
+    A terminal sends Ctrl-C to every process, and a scheduler perhaps SIGTERM: the parent says what becomes of it.
+    """
+    global _heard
+    _heard = request = Request()
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        request.signum = signum
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, note)
 
 
 def stop_at_once(signum: int, frame: FrameType | None) -> None:

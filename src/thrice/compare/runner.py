@@ -62,7 +62,7 @@ def run_study(
     on_start: told the steps of the missing cells and how many of them the folder holds already; on_steps: told the
     steps done since; on_cell: given each finished row; on_cost: told that measuring begins.
     Raises ConfigError where an arm cannot be built or the folder holds another study, and TrainingError where another
-    process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, once the cells in work are saved.
+    process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, with the cells saved.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")

@@ -7,7 +7,10 @@ standard input: checkpoint, reviews, room (a folder to work in) and seed; writes
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import importlib
 import json
 import mmap
 import os
@@ -16,6 +19,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -188,10 +192,9 @@ def run_chains(scenario: Scenario, room: Path, draw: random.Random) -> None:
         chain.mkdir()
         finish(scenario.begin, chain)
         for number in range(MOST_A_CHAIN):
-            # A run that resumes has to have been stopped before.
+            # A run that resumes has to have been stopped before; what is aimed at takes little of the whole.
             aim = None if scenario.aim == "resuming" and number == 0 else scenario.aim
-            delay = draw.uniform(0.3, 0.9) * takes if scenario.aim == "resuming" and number == 0 else draw.random()
-            delay *= 1 if scenario.aim == "resuming" and number == 0 else 0.03 if aim else takes
+            delay = draw.uniform(0.2, 0.9) * takes if aim is None else draw.uniform(0, 0.01)
             pid = start(scenario.work, chain)
             scenario.starts += 1
             code = kill_one(pid, aim=aim, delay=delay)
@@ -206,6 +209,25 @@ def run_chains(scenario: Scenario, room: Path, draw: random.Random) -> None:
         scenario.different += [
             f"{chain.name}/{name}" for name in {**expected, **now} if expected.get(name) != now.get(name)
         ]
+
+
+def import_what_is_needed(works: list[Callable[[Path], Any]], room: Path) -> None:
+    """Import what the works import on their way: a child that finds it there begins at once."""
+    room.mkdir(parents=True)
+    list_of_modules = room / "modules"
+
+    def look(place: Path) -> None:
+        for number, work in enumerate(works):
+            (place / str(number)).mkdir()
+            work(place / str(number))
+        list_of_modules.write_text("\n".join(sys.modules), encoding="utf-8")
+
+    finish(look, room)
+    for name in list_of_modules.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def finish(work: Callable[[Path], Any], room: Path) -> None:
@@ -255,8 +277,10 @@ def main() -> None:
     thrice.compare.pool.ProcessPoolExecutor = forking_pool
     thrice.compare.runner.measure_cost = lambda *_: None  # times, which no two runs share
     draw = random.Random(asked["seed"])
+    todo = scenarios(asked["checkpoint"], asked["reviews"])
+    import_what_is_needed([todo[0].work, todo[-2].work], Path(asked["room"]) / "imports")
     found = []
-    for number, scenario in enumerate(scenarios(asked["checkpoint"], asked["reviews"])):
+    for number, scenario in enumerate(todo):
         run_chains(scenario, Path(asked["room"]) / str(number), draw)
         found.append(
             {

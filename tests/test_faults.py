@@ -318,12 +318,12 @@ def test_a_study_in_processes_asked_to_stop_saves_every_cell_in_work(
 # The disk
 
 
-SIZES = [(1000, "the save of step 4"), (12_000, "the save of step 4"), (200, "line step 3 of the log")]
+SIZES = [(1000, "the save of step 4"), (12_000, "the save of step 4"), (100, "line step 3 of the log")]
 
 
 @pytest.mark.parametrize(("size", "what"), SIZES)
 def test_a_disk_that_is_full_leaves_the_older_save_and_no_half_file(
-    tmp_path: Path, limit: Callable[[int], None], size: int, what: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limit: Callable[[int], None], size: int, what: str
 ) -> None:
     config = CONFIG.replace(save_every_steps=2)
     whole = finish(tmp_path / "whole", make_batch=at_step(0, print), config=config)

@@ -125,7 +125,7 @@ def _check_target(target: Path) -> str:
     room = next(place for place in target.absolute().parents if place.exists())
     if not room.is_dir():
         raise DataError(f"{target} cannot be written: {room} is a file, not a folder")
-    if not os.access(room, os.W_OK | os.X_OK):
+    if not os.access(room, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise DataError(f"{target} cannot be written: no permission to write in {room}")
     clear_partials(target.parent, target.name)
     return kind

@@ -1,8 +1,9 @@
 """Kills runs at random moments and starts them again until they end: a program that imports thrice once.
 
 It never computes itself: each start is a forked child, which therefore begins at once, and what is killed is a real
-process by a real signal. A byte that both share says what the child was doing when it died. Reads one JSON value from
-standard input: checkpoint, reviews, room (a folder to work in) and seed; writes one with a line per scenario.
+process by a real signal. Memory that both share says what the child was doing when it died. The moment is a number of
+things done and a short time after the last of them, so that a slow machine is hit like a fast one. Reads one JSON value
+from standard input: checkpoint, reviews, room (a folder to work in) and seed; writes one with a line per scenario.
 """
 
 from __future__ import annotations
@@ -133,12 +134,13 @@ def scenarios(checkpoint: str, reviews: str) -> list[Scenario]:
     ]
 
 
-PHASE = mmap.mmap(-1, 1)
+SHARED = memoryview(mmap.mmap(-1, 16)).cast("Q")
+"""Of a child: the phase in which it is, and how often it has entered one."""
 
 
 def start(work: Callable[[Path], Any], room: Path) -> int:
     """Fork a child that does the work; give its number."""
-    PHASE[0] = 0
+    SHARED[0] = SHARED[1] = 0
     pid = os.fork()
     if pid:
         return pid
@@ -157,11 +159,12 @@ def start(work: Callable[[Path], Any], room: Path) -> int:
 def _told(right: Callable[..., Any], phase: int) -> Callable[..., Any]:
     @functools.wraps(right)
     def wrapper(*arguments: Any, **more: Any) -> Any:
-        before, PHASE[0] = PHASE[0], phase
+        before, SHARED[0] = SHARED[0], phase
+        SHARED[1] += 1
         try:
             return right(*arguments, **more)
         finally:
-            PHASE[0] = before
+            SHARED[0] = before
 
     return wrapper
 
@@ -172,13 +175,11 @@ def ended(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def kill_one(pid: int, *, aim: str | None, delay: float) -> int:
-    """Kill a child after a delay, from its beginning or from that of a phase; give its exit code."""
-    began = None if aim else time.monotonic()
+def kill_one(pid: int, *, aim: str | None, after: int, delay: float) -> int:
+    """Kill a child a moment after it has begun a number of things, or the phase aimed at; give its exit code."""
     while (code := ended(pid)) is None:
-        if began is None and PHASES[PHASE[0]] == aim:
-            began = time.monotonic()
-        if began is not None and time.monotonic() - began >= delay:
+        if PHASES[SHARED[0]] == aim if aim else SHARED[1] >= after:
+            time.sleep(delay)
             os.kill(pid, signal.SIGKILL)
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         time.sleep(0.0005)
@@ -190,9 +191,8 @@ def run_chains(scenario: Scenario, room: Path, draw: random.Random) -> None:
     undisturbed = room / "undisturbed"
     undisturbed.mkdir(parents=True)
     finish(scenario.begin, undisturbed)
-    began = time.monotonic()
     finish(scenario.work, undisturbed)
-    takes = time.monotonic() - began
+    does = SHARED[1]
     expected = left_in(undisturbed)
     while sum(scenario.phases.values()) < scenario.kills and scenario.chains < 5 * scenario.kills:
         scenario.chains += 1
@@ -200,17 +200,16 @@ def run_chains(scenario: Scenario, room: Path, draw: random.Random) -> None:
         chain.mkdir()
         finish(scenario.begin, chain)
         for number in range(MOST_A_CHAIN):
-            # A run that resumes has to have been stopped before; what is aimed at takes little of the whole.
+            # A run that resumes has to have been stopped before.
             aim = None if scenario.aim == "resuming" and number == 0 else scenario.aim
-            delay = draw.uniform(0.2, 0.9) * takes if aim is None else draw.uniform(0, 0.01)
             pid = start(scenario.work, chain)
+            code = kill_one(pid, aim=aim, after=draw.randint(1, does // 3), delay=draw.uniform(0, 0.02))
             scenario.starts += 1
-            code = kill_one(pid, aim=aim, delay=delay)
             if code == 0:
                 break
             if code != -signal.SIGKILL:
                 raise SystemExit(f"{scenario.name}: a start in {chain} ended with {code}")
-            scenario.phases[PHASES[PHASE[0]]] += 1
+            scenario.phases[PHASES[SHARED[0]]] += 1
         else:
             finish(scenario.work, chain)
         now = left_in(chain)

@@ -1,4 +1,4 @@
-"""A full or closed disk, data that vanish, no memory, numbers that are none: told, and nothing that was saved is lost."""
+"""A full or closed disk, data that vanish, no memory, numbers that are none: told, and what was saved stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second starts, what killed ones left, Ctrl-C and SIGTERM: nothing is touched that is not the run's, nothing is lost."""
+"""Second starts, what killed ones left, Ctrl-C and SIGTERM: what is not of the run is not touched."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Stopping anywhere and starting again ends bit for bit like the run that was never stopped."""
+"""Stopping anywhere and starting again ends bit for bit like the run that was never stopped.
+
+Processes that are killed: test_faults_kill.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -124,30 +124,6 @@ def test_a_kill_at_any_change_of_the_folder_leaves_a_run_that_ends_the_same(
                 died += 1
         assert_same(finish(folder), undisturbed)
     assert died >= 6
-
-
-@pytest.mark.timeout(120)
-def test_a_process_killed_by_the_system_is_continued_to_the_same_end(tmp_path: Path, undisturbed: Outcome) -> None:
-    code = "import test_resume; test_resume.slow_child()"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "THRICE_TEST_FOLDER": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment)
-    log, deadline = tmp_path / "train.jsonl", time.monotonic() + 100
-    while not (log.exists() and len(log.read_bytes().splitlines()) >= 4) and time.monotonic() < deadline:
-        assert child.poll() is None
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    assert (tmp_path / "resume" / "state.json").exists()
-    assert not (tmp_path / "fit.json").exists()
-    assert_same(finish(tmp_path), undisturbed)
-
-
-def slow_child() -> None:
-    """Run the toy slowly enough to be killed on the way; called in a process of its own."""
-    torch.set_num_threads(1)
-    model = Toy()
-    model.register_forward_hook(lambda *_: time.sleep(0.03))
-    fit_toy(Path(os.environ["THRICE_TEST_FOLDER"]), model, CONFIG)
 
 
 def test_saving_by_the_clock_or_never_inside_an_epoch_changes_no_result(tmp_path: Path, undisturbed: Outcome) -> None:

@@ -32,7 +32,7 @@ from thrice.cli_options import (
     split_names,
     takes_run_options,
 )
-from thrice.errors import ConfigError, ThriceError, nearest
+from thrice.errors import ConfigError, Interrupted, ThriceError, nearest
 
 app = typer.Typer(
     name="thrice",
@@ -70,12 +70,17 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _resumable() -> Iterator[None]:
-    """Say on Ctrl-C what to do next; typer would leave without a word."""
+    """Say on Ctrl-C or SIGTERM what to do next; typer would leave without a word."""
+    from thrice.training.interrupt import orderly_termination
+
     try:
-        yield
-    except KeyboardInterrupt:
-        err.print("stopped; the same command (without --restart) goes on from the last save")
-        raise typer.Exit(130) from None
+        with orderly_termination():
+            yield
+    except KeyboardInterrupt as stop:
+        said, code = (str(stop), 128 + stop.signum) if isinstance(stop, Interrupted) else ("stopped", 130)
+        way_on = "the same command (without --restart) goes on from the last save"
+        err.print(f"{said}; {way_on}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(code) from None
 
 
 def _version(wanted: bool) -> None:

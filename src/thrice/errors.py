@@ -8,11 +8,15 @@ ThriceError
 └── TrainingError      a run that cannot start, go on or be resumed
 
 The command line prints their message in one or two lines and exits with code 2.
+
+KeyboardInterrupt
+└── Interrupted        somebody asked a run to stop; no error, and so nothing that catches errors swallows it
 """
 
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -38,6 +42,20 @@ class DataError(ThriceError):
 
 class TrainingError(ThriceError):
     """A run that cannot start, go on or be resumed."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked a run to stop, by Ctrl-C or SIGTERM; the message says where it stands.
+
+    signum: the signal that asked.
+    """
+
+    def __init__(self, message: str, signum: int = signal.SIGINT) -> None:
+        super().__init__(message, signum)  # both, so that it can be sent from process to process
+        self.signum = int(signum)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thrice.checkpoints import load, refuse_foreign_folder, resolve, save
+from thrice.checkpoints import load, resolve, save
 from thrice.data.batching import training_batches
 from thrice.data.readers import Table, read_table
 from thrice.data.splits import overlap, split
 from thrice.data.tokenizer import Tokenizer
-from thrice.errors import CheckpointError, ConfigError, TrainingError
-from thrice.files import write_atomically
+from thrice.errors import CheckpointError, ConfigError
 from thrice.model.config import EncoderConfig
 from thrice.registry import plugin
+from thrice.run_folder import begin_anew, clear_away, run_folder
 from thrice.tasks.base import Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
-from thrice.training.resume import forget_run
+from thrice.training.faults import disk_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,27 +268,47 @@ def finetune(
     training: fields of TrainingConfig that differ from `default_training`. say: told each line a reader wants to see
     while it runs; a progress bar is drawn beside where standard error is a terminal. A run that was stopped goes on
     from FOLDER.run, which is gone when the model is written.
-    Raises TrainingError where the folder holds a finished model and `restart` is not given.
+    Raises TrainingError where the folder holds a finished model and `restart` is not given, or another process works
+    there, and Interrupted on Ctrl-C or SIGTERM, see `fit`.
     """
+    with run_folder(Path(folder), restart=restart) as run:
+        return _finetune(
+            name,
+            Path(folder),
+            run,
+            source=source,
+            task_name=task_name,
+            options=options,
+            metric=metric,
+            training=training or {},
+            tokenizer=tokenizer,
+            restart=restart,
+            say=say,
+        )
+
+
+def _finetune(
+    name: str,
+    folder: Path,
+    run: Path,
+    *,
+    source: DataSource,
+    task_name: str,
+    options: Mapping[str, Any],
+    metric: str | None,
+    training: Mapping[str, Any],
+    tokenizer: str | None,
+    restart: bool,
+    say: Callable[[str], None] | None,
+) -> dict[str, Any]:
     tell = say or (lambda line: None)
-    folder = Path(folder)
-    place = folder.resolve()
-    if not place.name:
-        raise ConfigError(f"--out {folder}: expected the name of a new folder")
-    refuse_foreign_folder(place)
-    run = place.with_name(place.name + ".run")
-    # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
-    goes_on = restart or (run / "anew").exists() or (run / "fit.json").exists()
-    if (folder / "config.json").exists() and not goes_on:
-        raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
     task, splits = read_splits(task_name, source, options)
     chosen = check_metric(task, metric)
-    seed = (training or {}).get("seed") or 0
+    seed = training.get("seed") or 0
     model, words = build(name, task, seed=seed, tokenizer=tokenizer)
-    config = default_training(model.encoder.config, training or {})
+    config = default_training(model.encoder.config, training)
     if restart:  # only now: a mistyped file, model or option costs nothing
-        forget_run(run)
-        write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
+        begin_anew(run)
     stored, called = model.encoder.parameter_counts()
     tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
@@ -328,9 +348,10 @@ def finetune(
         "training": dataclasses.asdict(config),
         "data": splits.facts,
     }
-    save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
-    shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
-    shutil.rmtree(run)
+    with disk_errors(run, f"the model in {folder}"):
+        save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
+        shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
+    clear_away(run)
     if outcome.test is not None:
         scores = "  ".join(f"{key} {outcome.test[key]:.4f}" for key in task.metrics)
         tell(f"test at epoch {outcome.fit.best_epoch}: {scores}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from thrice.checkpoints import load, read_sidecar
 from thrice.data.readers import read_table
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, DataError
-from thrice.files import write_atomically
+from thrice.files import clear_partials, write_atomically
 from thrice.registry import plugin
 from thrice.tasks.base import Prediction, TaskModel
 
@@ -89,11 +90,10 @@ def predict_file(
 
     target: .jsonl, .csv or .tsv to write; where None, the lines of jsonl are given back. Answers stand in columns of
     their own, "prediction" and for classes "probabilities" (what is no text is JSON text in csv and tsv).
-    Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown.
+    Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown; and, before
+    anything is predicted, where the target cannot be written.
     """
-    kind = "jsonl" if target is None else target.suffix.removeprefix(".")
-    if kind not in ("csv", "jsonl", "tsv"):
-        raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
+    kind = "jsonl" if target is None else _check_target(target)
     tuned = load_model(folder)
     table = read_table(texts, columns=columns, format=format)
     taken = sorted(set(tuned.model.task.answers) & set(table.columns))
@@ -113,6 +113,22 @@ def predict_file(
     elif target is not None:
         write_atomically(target, _delimited(rows, "\t" if kind == "tsv" else ","))
     return []
+
+
+def _check_target(target: Path) -> str:
+    """Give the kind of a file to write; raises DataError where it has none or cannot be written, and makes nothing."""
+    kind = target.suffix.removeprefix(".")
+    if kind not in ("csv", "jsonl", "tsv"):
+        raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
+    if target.is_dir():
+        raise DataError(f"{target} is a folder; expected the name of a file to write")
+    room = next(place for place in target.absolute().parents if place.exists())
+    if not room.is_dir():
+        raise DataError(f"{target} cannot be written: {room} is a file, not a folder")
+    if not os.access(room, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise DataError(f"{target} cannot be written: no permission to write in {room}")
+    clear_partials(target.parent, target.name)
+    return kind
 
 
 def _delimited(rows: list[dict[str, Any]], delimiter: str) -> str:

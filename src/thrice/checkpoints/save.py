@@ -18,7 +18,7 @@ from thrice.checkpoints.formats import NO_PARAMETER, WHEN_UNTIED, Format
 from thrice.checkpoints.load import SIDECAR, maps_of
 from thrice.checkpoints.name_map import DECODER, apart, bits_equal, pairs_of
 from thrice.errors import CheckpointError
-from thrice.files import read_json, write_json
+from thrice.files import clear_partials, partial_path, plain_os_errors, read_json, write_json
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
 from thrice.registry import plugin
@@ -74,8 +74,8 @@ def save(
     tensors = stock_tensors(encoder, form, stock)
     said = maps_of(form.config_from_stock(stock)) == maps_of(encoder.config)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed process of the same number left
+    clear_partials(folder.parent, folder.name)  # what killed processes left
+    partial = partial_path(folder)
     partial.mkdir()
     try:
         write_json(partial / "config.json", stock)
@@ -159,7 +159,8 @@ def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     # transformers refuses a file that does not say what wrote it.
-    save_file(tensors, file, metadata={"format": "pt"})
+    with plain_os_errors(file):
+        save_file(tensors, file, metadata={"format": "pt"})
     # It comes out readable by its owner alone; a server of another user must read it like the files beside it.
     file.chmod((file.parent / "config.json").stat().st_mode)
 

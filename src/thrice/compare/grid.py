@@ -14,6 +14,7 @@ from typing import Any
 from thrice.errors import ConfigError
 from thrice.files import read_json, write_json
 from thrice.finetune import DataSource
+from thrice.locks import LOCK
 from thrice.training import TrainingConfig
 
 TFIDF = "tfidf"
@@ -117,7 +118,7 @@ def forget_study(folder: Path) -> None:
     Raises ConfigError where the folder holds things and no study: they are somebody's own.
     """
     if not (folder / "study.json").is_file():
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
         return
     for room in ("cells", "work", "models"):
         shutil.rmtree(folder / room, ignore_errors=True)
@@ -125,8 +126,12 @@ def forget_study(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def refuse_foreign(folder: Path) -> None:
+    """Raise ConfigError where a folder holds things and no study; what a start killed at once left does not count."""
+    if (folder / "study.json").is_file():
+        return
+    ours = re.compile(rf"{re.escape(LOCK)}|\.study\.json\.\d+\.partial")
+    if folder.exists() and (not folder.is_dir() or any(not ours.fullmatch(path.name) for path in folder.iterdir())):
         raise ConfigError(f"{folder} is not empty and holds no study; use another --out")
 
 
@@ -157,7 +162,7 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
             )
         value["made_of"] = made_of | value["made_of"]
     else:
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
     write_json(path, value)
 
 

@@ -7,17 +7,11 @@ import datetime
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
 import platform
 import shutil
-import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,13 +20,27 @@ import torch
 
 from thrice.compare.baseline import run_tfidf
 from thrice.compare.cost import measure_cost
-from thrice.compare.grid import TFIDF, Study, cell_path, forget_study, model_path, work_path, write_study
-from thrice.errors import ConfigError, ThriceError, TrainingError
-from thrice.files import write_json
+from thrice.compare.grid import (
+    TFIDF,
+    Study,
+    cell_path,
+    forget_study,
+    model_path,
+    refuse_foreign,
+    work_path,
+    write_study,
+)
+from thrice.compare.pool import in_pool
+from thrice.errors import ConfigError, DataError, ThriceError
+from thrice.files import clear_partials, read_json, write_json
 from thrice.finetune import DataSource, Splits, build, cut_note, read_splits, save_model, train
+from thrice.locks import locked
 from thrice.tasks.base import Task, TaskModel
 
 Row = dict[str, Any]
+
+PATIENCE = 10.0
+"""Seconds that a cell waits for a worker whose parent was killed; it looks for its parent five times a second."""
 
 
 def run_study(
@@ -53,36 +61,54 @@ def run_study(
     restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
     on_start: told the steps of the missing cells and how many of them the folder holds already; on_steps: told the
     steps done since; on_cell: given each finished row; on_cost: told that measuring begins.
-    Raises ConfigError where an arm cannot be built or the folder holds another study, before anything is computed.
+    Raises ConfigError where an arm cannot be built or the folder holds another study, and TrainingError where another
+    process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, with the cells saved.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
-    task, splits = _read(study)
-    facts = _facts(study, splits, _check_arms(study, task, splits), command)
-    if restart:
-        forget_study(folder)
-    write_study(folder, study, facts)
-    missing = [cell for cell in study.cells if not cell_path(folder, *cell).exists()]
-    for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
-        shutil.rmtree(work_path(folder, *cell), ignore_errors=True)
-    steps = -(-len(splits.train) // study.training.batch_size) * study.training.epochs
-    trained = [cell for cell in missing if cell[0] != TFIDF]
-    follow = _Follower(folder, trained, on_steps)
-    if on_start is not None:
-        on_start(steps * len(trained), follow.done)
-    rows = _in_process(study, folder, missing, follow) if jobs == 1 else _in_pool(study, folder, missing, jobs, follow)
-    for row in rows:
-        if on_cell is not None:
-            on_cell(row)
-    if any(arm != TFIDF for arm in study.arms):
-        if on_cost is not None:
-            on_cost()
-        measure_cost(study, folder, task, splits)
+    refuse_foreign(folder)
+    with locked(folder):
+        task, splits = _read(study)
+        facts = _facts(study, splits, _check_arms(study, task, splits), command)
+        if restart:
+            forget_study(folder)
+        write_study(folder, study, facts)
+        clear_partials(folder, deep=True)
+        missing = [cell for cell in study.cells if not cell_path(folder, *cell).exists()]
+        for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
+            shutil.rmtree(work_path(folder, *cell), ignore_errors=True)
+        steps = -(-len(splits.train) // study.training.batch_size) * study.training.epochs
+        trained = [cell for cell in missing if cell[0] != TFIDF]
+        follow = _Follower(folder, trained, on_steps)
+        if on_start is not None:
+            on_start(steps * len(trained), follow.done)
+        calls = [(study, folder, *cell) for cell in missing]
+        computed = _in_process(calls, follow) if jobs == 1 else in_pool(run_cell, calls, jobs=jobs, look=follow.look)
+        with contextlib.closing(computed) as rows:
+            for row in rows:
+                if on_cell is not None:
+                    on_cell(row)
+        if any(arm != TFIDF for arm in study.arms):
+            if on_cost is not None:
+                on_cost()
+            measure_cost(study, folder, task, splits)
 
 
 def run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
     """Train one arm from one seed, write its row and give it; resumes a cell that was stopped."""
+    path = cell_path(folder, arm, seed)
+    # A worker outlives a killed parent for a moment; where it finished its cell in it, there is nothing left to do.
+    with locked(work_path(folder, arm, seed), patience=PATIENCE):
+        if path.exists():
+            row: Row = read_json(path)
+            return row
+        clear_partials(path.parent, path.name)
+        return _run_cell(study, folder, arm, seed)
+
+
+def _run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
     task, splits = _read(study)
+    _check_data(folder, splits)
     row: Row = {"arm": arm, "seed": seed, "task": study.task, "metric": study.metric}
     work = work_path(folder, arm, seed)
     if arm == TFIDF:
@@ -114,51 +140,10 @@ def run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
     return row
 
 
-def _in_process(study: Study, folder: Path, missing: list[tuple[str, int]], follow: _Follower) -> Iterator[Row]:
+def _in_process(calls: list[tuple[Study, Path, str, int]], follow: _Follower) -> Generator[Row, None, None]:
     with follow.in_background():
-        for arm, seed in missing:
-            yield run_cell(study, folder, arm, seed)
-
-
-def _in_pool(study: Study, folder: Path, missing: list[tuple[str, int]], jobs: int, follow: _Follower) -> Iterator[Row]:
-    """Compute cells in processes of their own; one that fails leaves the others' results and stops the study."""
-    context = multiprocessing.get_context("spawn")  # a forked torch inherits thread pools that are not there
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(
-        min(jobs, len(missing) or 1), mp_context=context, initializer=_become_worker, initargs=(os.getpid(),)
-    )
-    try:
-        futures: set[Future[Row]] = {pool.submit(run_cell, study, folder, *cell) for cell in missing}
-        while futures:
-            finished, futures = wait(futures, timeout=1, return_when=FIRST_COMPLETED)
-            follow.look()
-            yield from (future.result() for future in finished)
-    except BrokenProcessPool as error:
-        raise TrainingError(
-            "a process of the study was killed, perhaps for memory; finished cells are kept - start the same command "
-            "again, with fewer --jobs"
-        ) from error
-    finally:
-        # After an error or Ctrl-C nobody waits for the cells in work: they go on from their last save another time.
-        for process in multiprocessing.active_children() if sys.exc_info()[0] else ():
-            if process not in others:
-                process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _become_worker(parent: int) -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the parent, and do not outlive it.
-
-    A worker whose parent was killed would go on training in folders that the next start uses.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+        for call in calls:
+            yield run_cell(*call)
 
 
 class _Follower:
@@ -220,6 +205,21 @@ def _read(study: Study) -> tuple[Task, Splits]:
     return _read_cached(study.task, study.source, json.dumps(study.options, sort_keys=True))
 
 
+def _check_data(folder: Path, splits: Splits) -> None:
+    """Raise DataError if the rows that this process read are not those that the study began with."""
+    began = read_json(folder / "study.json")["data"]
+    changed = [part for part, facts in _data_facts(splits).items() if began.get(part) != facts]
+    if changed:
+        raise DataError(
+            f"the data of {folder} changed while it was at work ({', '.join(changed)}): this cell would be of other "
+            "rows than those before - put the file back, or start anew with --restart"
+        )
+
+
+def _data_facts(splits: Splits) -> dict[str, Any]:
+    return {part: facts for part, facts in splits.facts.items() if part != "notes"}
+
+
 def _check_arms(study: Study, task: Task, splits: Splits) -> dict[str, dict[str, Any]]:
     """Give arm -> what it is made of; raises ConfigError that lists every arm that cannot be built."""
     made_of, problems = {}, []
@@ -275,7 +275,7 @@ def _facts(study: Study, splits: Splits, made_of: dict[str, dict[str, Any]], com
         if others:
             notes.append(sentence.format(first=first, others=", ".join(others)))
     return {
-        "data": {part: facts for part, facts in splits.facts.items() if part != "notes"},
+        "data": _data_facts(splits),
         "made_of": made_of,
         "notes": notes,
         "command": command,

@@ -11,13 +11,13 @@ A run lives in its folder:
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -25,10 +25,13 @@ from accelerate.utils import send_to_device
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from thrice.errors import TrainingError
+from thrice.errors import Interrupted, TrainingError
 from thrice.files import read_json, write_json
 from thrice.training import resume
 from thrice.training.config import TrainingConfig
+from thrice.training.faults import disk_errors, memory_errors, not_finite
+from thrice.training.interrupt import Request, interruptible
+from thrice.training.log import open_log, write_line
 from thrice.training.optim import build_optimizer, set_learning_rates
 from thrice.training.progress import Draw, drawing
 from thrice.training.resume import RunState, Sums
@@ -86,8 +89,9 @@ def fit(
 
     Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends
     bit for bit like a run that was never stopped; a finished run gives its result at once. Seeds the global generators.
-    Raises TrainingError where the folder holds another run, a loss or gradient is not finite (the last save stays),
-    evaluate leaves the metric out, or the epochs differ in their number of steps.
+    Raises TrainingError where the folder holds another run, a loss or gradient is not finite, memory or disk do not
+    suffice (the last save stays), evaluate leaves the metric out, or the epochs differ in their number of steps.
+    Raises Interrupted on Ctrl-C or SIGTERM: on the first one after the step or evaluation at hand, and saved.
     """
     folder = Path(folder)
     accelerator = accelerator or Accelerator()
@@ -119,7 +123,8 @@ def fit(
 
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        _open_log(folder / "train.jsonl", state.log_bytes) as log,
+        interruptible() as request,
+        open_log(folder / "train.jsonl", state.log_bytes) as log,
         drawing(progress, total=total, done=state.step) as draw,
     ):
         run = _Run(
@@ -137,14 +142,17 @@ def fit(
             where=where,
             log=log,
             draw=draw,
+            request=request,
         )
-        while state.step < total:
+        while state.step < total or state.position:
             order = batches(len(state.epochs) + 1)
             _check_order(folder, state, order, steps_per_epoch)
             _train_epoch(run, state, order)
             record = _close_epoch(run, state)
             if on_epoch is not None:
                 on_epoch(record)
+            if _asked_to_stop(run):
+                raise _interrupted(run, state)
 
     best = state.epochs[state.best_epoch - 1]
     result = FitResult(
@@ -156,7 +164,10 @@ def fit(
         seconds=state.seconds,
     )
     _with_best(model, folder, result)
-    write_json(folder / "fit.json", {"format": resume.FORMAT, "identity": who, "result": dataclasses.asdict(result)})
+    with disk_errors(folder, "the result"):
+        write_json(
+            folder / "fit.json", {"format": resume.FORMAT, "identity": who, "result": dataclasses.asdict(result)}
+        )
     resume.discard_saves(folder)
     return result
 
@@ -189,8 +200,9 @@ class _Run:
     make_batch: Callable[[Sequence[int]], Any]
     evaluate: Callable[[], Mapping[str, Any]]
     where: dict[str, Any]
-    log: BinaryIO
+    log: FileIO
     draw: Draw
+    request: Request
     saved_at: float = field(default_factory=time.perf_counter)
     save_cost: float = 0.0
 
@@ -198,28 +210,34 @@ class _Run:
 def _train_epoch(run: _Run, state: RunState, order: Sequence[Sequence[int]]) -> None:
     run.model.train()
     for indices in order[state.position :]:
-        _train_step(run, state, indices)
-        state.position += 1
         if state.step == run.total:
             break
-        if state.position < len(order) and _save_is_due(run, state):
+        _train_step(run, state, indices)
+        state.position += 1
+        inside = state.position < len(order) and state.step < run.total
+        asked = _asked_to_stop(run)
+        if asked or (inside and _save_is_due(run, state)):
             _save(run, state)
+        if asked:
+            raise _interrupted(run, state)
 
 
 def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     started = time.perf_counter()
     factor = run.schedule(state.step + 1)
     set_learning_rates(run.optimizer, factor)
-    batch = send_to_device(run.make_batch(indices), run.accelerator.device)
-    loss = run.loss_of(batch)
-    value = loss.item()
-    if not math.isfinite(value):
-        raise TrainingError(_not_finite(run, state, "loss", value))
-    run.accelerator.backward(loss)
-    norm = _clip(run)
-    if not math.isfinite(norm):
-        raise TrainingError(_not_finite(run, state, "gradient norm", norm))
-    run.optimizer.step()
+    at_hand: list[Any] = []
+    with memory_errors(run.folder, f"at step {state.step + 1}", batch=at_hand, examples=len(indices)):
+        at_hand.append(batch := send_to_device(run.make_batch(indices), run.accelerator.device))
+        loss = run.loss_of(batch)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise _not_finite(run, state, "loss", value)
+        run.accelerator.backward(loss)
+        norm = _clip(run)
+        if not math.isfinite(norm):
+            raise _not_finite(run, state, "gradient norm", norm)
+        run.optimizer.step()
     run.optimizer.zero_grad()
     seconds = time.perf_counter() - started
 
@@ -232,7 +250,7 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     if state.step % run.config.log_every_steps == 0:
         line = state.in_line
         means = {"loss": line.loss / line.examples, "lr": rate, "grad_norm": line.grad_norm / line.steps}
-        _write_line(run.log, {"event": "step", "step": state.step, "epoch": epoch, **means, "seconds": state.seconds})
+        _log(run, {"event": "step", "step": state.step, "epoch": epoch, **means, "seconds": state.seconds})
         state.in_line = Sums()
     name = f"epoch {epoch}/{run.config.epochs}"
     run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(indices), seconds=seconds)
@@ -249,10 +267,10 @@ def _clip(run: _Run) -> float:
 def _close_epoch(run: _Run, state: RunState) -> Record:
     started = time.perf_counter()
     run.model.eval()
-    with torch.no_grad():
+    epoch, sums = len(state.epochs) + 1, state.in_epoch
+    with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after epoch {epoch}", batch=[]):
         dev = _plain(run.evaluate())
     eval_seconds = time.perf_counter() - started
-    epoch, sums = len(state.epochs) + 1, state.in_epoch
     collapsed = bool(dev.pop("collapsed", False))
     if run.metric not in dev:
         raise TrainingError(f"evaluate gave no {run.metric!r} to choose the best epoch by, only {', '.join(dev)}")
@@ -273,13 +291,28 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     value = -math.inf if math.isnan(dev[run.metric]) else dev[run.metric]
     if state.best_value is None or value > state.best_value:
         state.best_epoch, state.best_value = epoch, value
-    _write_line(run.log, {"event": "epoch", **record})
+    _log(run, {"event": "epoch", **record})
     _save(run, state)
     # After the save: a kill in between leaves an older best.safetensors beside a state whose weights are the best ones,
     # from which the next start writes it; the other way round its weights might be of an epoch that was never saved.
     if state.best_epoch == epoch:
-        resume.save_best(run.folder, run.model, epoch=epoch)
+        with disk_errors(run.folder, f"the best weights, of epoch {epoch},"):
+            resume.save_best(run.folder, run.model, epoch=epoch)
     return record
+
+
+def _asked_to_stop(run: _Run) -> bool:
+    """Whether a signal has asked; of several processes, any."""
+    asked = run.request.signum is not None
+    if run.accelerator.num_processes == 1:
+        return asked
+    votes: Any = run.accelerator.reduce(torch.tensor(float(asked), device=run.accelerator.device), "sum")
+    return bool(votes > 0)
+
+
+def _interrupted(run: _Run, state: RunState) -> Interrupted:
+    where = f"stopped after step {state.step} of {run.total} and saved in {run.folder / 'resume'}"
+    return Interrupted(where, **({} if run.request.signum is None else {"signum": run.request.signum}))
 
 
 def _repair_best(model: nn.Module, folder: Path, state: RunState) -> None:
@@ -299,7 +332,8 @@ def _save_is_due(run: _Run, state: RunState) -> bool:
 def _save(run: _Run, state: RunState) -> None:
     started = time.perf_counter()
     state.log_bytes = run.log.tell()
-    resume.save_run(run.folder, state, **run.where)
+    with disk_errors(run.folder, f"the save of step {state.step}"):
+        resume.save_run(run.folder, state, **run.where)
     run.saved_at = time.perf_counter()
     run.save_cost = run.saved_at - started
 
@@ -344,28 +378,16 @@ def _with_best(model: nn.Module, folder: Path, result: FitResult) -> FitResult:
     return result
 
 
-def _not_finite(run: _Run, state: RunState, what: str, value: float) -> str:
-    step, epoch, rate = state.step + 1, len(state.epochs) + 1, run.config.learning_rate * run.schedule(state.step + 1)
-    broken = [name for name, p in run.model.named_parameters() if not torch.isfinite(p).all()]
-    weights = f"{broken[0]} and {len(broken) - 1} more are not finite" if broken else "all weights are finite"
-    room = run.folder / "resume"
-    saved = f"the last save is kept in {room}" if (room / "state.json").exists() else "nothing was saved before"
-    return (
-        f"the {what} is {value} at step {step}, epoch {epoch} (learning rate {rate:.3g}; {weights}): likely a rate too "
-        "high (try a third of it or a longer warm-up), clipping switched off, or a batch with broken values; " + saved
-    )
+def _log(run: _Run, line: Record) -> None:
+    with disk_errors(run.folder, f"line {line['event']} {line[line['event']]} of the log"):
+        write_line(run.log, line)
 
 
-def _open_log(path: Path, length: int) -> BinaryIO:
-    log = open(path, "ab")  # noqa: SIM115 - closed by the caller
-    log.truncate(min(length, log.tell()))
-    log.seek(0, 2)
-    return log
-
-
-def _write_line(log: BinaryIO, line: Mapping[str, Any]) -> None:
-    log.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-    log.flush()
+def _not_finite(run: _Run, state: RunState, what: str, value: float) -> TrainingError:
+    step = state.step + 1
+    where = f"step {step}, epoch {len(state.epochs) + 1}"
+    rate = run.config.learning_rate * run.schedule(step)
+    return TrainingError(not_finite(run.folder, run.model, f"the {what} is {value} at {where}", rate=rate))
 
 
 def _plain(value: Any) -> Any:

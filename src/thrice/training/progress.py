@@ -25,15 +25,24 @@ def training_progress(console: Console | None = None) -> Progress:
 
 def count_tokens(batch: Any) -> int:
     """Give the real tokens in a batch: those of every packed batch in it, at any depth; 0 where there is none."""
+    return sum(packed.num_tokens for packed in _packed_in(batch))
+
+
+def longest_sequence(batch: Any) -> int:
+    """Give the tokens of the longest sequence in a batch; 0 where there is no packed batch in it."""
+    return max((max(packed.lengths, default=0) for packed in _packed_in(batch)), default=0)
+
+
+def _packed_in(batch: Any) -> Iterator[PackedBatch]:
     if isinstance(batch, PackedBatch):
-        return batch.num_tokens
-    if isinstance(batch, Mapping):
-        return sum(map(count_tokens, batch.values()))
-    if isinstance(batch, list | tuple):
-        return sum(map(count_tokens, batch))
-    if dataclasses.is_dataclass(batch):
-        return sum(count_tokens(getattr(batch, f.name)) for f in dataclasses.fields(batch))
-    return 0
+        yield batch
+    elif isinstance(batch, Mapping):
+        yield from _packed_in(list(batch.values()))
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            yield from _packed_in(part)
+    elif dataclasses.is_dataclass(batch):
+        yield from _packed_in([getattr(batch, f.name) for f in dataclasses.fields(batch)])
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from thrice.errors import TrainingError
-from thrice.files import read_json, write_atomically
+from thrice.files import plain_os_errors, read_json, write_atomically, written_beside
 from thrice.training.config import BOOKKEEPING, TrainingConfig
 
 FORMAT = 1
@@ -178,7 +177,9 @@ def save_run(
     tensors = {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
     for name, parameter in _trained(optimizer).items():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
-    tensor_file = _write_tensors(room / f"step-{state.step:08d}.safetensors", tensors)
+    tensor_file = room / f"step-{state.step:08d}.safetensors"
+    again = tensor_file.exists()  # of a state that stands at the same step, whose tensors are the same
+    _write_tensors(tensor_file, tensors)
     content = {
         "format": FORMAT,
         "tensors": tensor_file.name,
@@ -186,8 +187,13 @@ def save_run(
         "random": random_state(device),
         "identity": identity,
     }
-    # Not indented: the generators hold thousands of numbers.
-    state_file = write_atomically(room / "state.json", json.dumps(content, ensure_ascii=False) + "\n")
+    try:
+        # Not indented: the generators hold thousands of numbers.
+        state_file = write_atomically(room / "state.json", json.dumps(content, ensure_ascii=False) + "\n")
+    except OSError:
+        if not again:
+            tensor_file.unlink()  # nothing names it, and the disk may be full
+        raise
     for path in room.iterdir():
         if path not in (tensor_file, state_file):
             path.unlink()
@@ -279,12 +285,8 @@ def _trained(optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> Path:
     """Write tensors beside the path and rename, straight from their memory: a big model is not held twice."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    safetensors.torch.save_file({name: _whole(tensor) for name, tensor in tensors.items()}, beside, metadata)
-    with open(beside, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    with written_beside(path) as beside, plain_os_errors(path):
+        safetensors.torch.save_file({name: _whole(tensor) for name, tensor in tensors.items()}, beside, metadata)
     return path
 
 

@@ -1,0 +1,70 @@
+"""The folder beside a model in which it is trained: who may use it, what a killed start left there, when it goes.
+
+OUT.run/            the run, see training/loop.py; gone when the model is written
+OUT.run/anew        the run replaces the finished model in OUT
+OUT.run/.lock       a process works here
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from thrice.checkpoints import refuse_foreign_folder
+from thrice.errors import ConfigError, TrainingError
+from thrice.files import clear_partials, write_atomically
+from thrice.locks import LOCK, locked
+from thrice.training.resume import forget_run
+
+
+@contextlib.contextmanager
+def run_folder(folder: Path, *, restart: bool) -> Iterator[Path]:
+    """Give the folder of the run that writes a model's folder, held against other processes; gone if it stays empty.
+
+    Raises CheckpointError where the model's folder holds something else, TrainingError where it holds a finished model
+    and `restart` is not asked, or another process works on it.
+    """
+    place = folder.resolve()
+    if not place.name:
+        raise ConfigError(f"--out {folder}: expected the name of a new folder")
+    refuse_foreign_folder(place)
+    run = place.with_name(place.name + ".run")
+    try:
+        with locked(run):
+            clear_partials(place.parent, place.name)
+            clear_partials(run, deep=True)
+            if (place / "config.json").exists() and not restart:
+                _refuse_finished(folder, run)
+            yield run
+    finally:
+        with contextlib.suppress(OSError):
+            run.rmdir()
+
+
+def begin_anew(run: Path) -> None:
+    """Discard a run; the one that begins replaces the finished model beside it, and after a stop goes on unasked."""
+    forget_run(run)
+    write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
+
+
+def clear_away(run: Path) -> None:
+    """Remove what a run whose model is written has left, but for the lock."""
+    # First what says that the run goes on: after a kill in between, the rest is the rubbish that it is.
+    for name in ("anew", "fit.json"):
+        (run / name).unlink(missing_ok=True)
+    for path in run.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _refuse_finished(folder: Path, run: Path) -> None:
+    # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
+    if (run / "anew").exists() or (run / "fit.json").exists():
+        return
+    if not (run / "resume").exists():
+        clear_away(run)
+    raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")

@@ -151,6 +151,15 @@ class TaskModel(nn.Module):
         """Where the weights are."""
         return self.encoder.embeddings.word_embeddings.weight.device
 
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether training computes the encoder's calls twice instead of keeping what is inside them."""
+        return self.encoder.gradient_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, wanted: bool) -> None:
+        self.encoder.gradient_checkpointing = wanted
+
     def loss(self, batch: TaskBatch) -> Tensor:
         """Give the mean loss over the batch's examples."""
         return self.task.loss(self, batch)

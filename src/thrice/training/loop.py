@@ -29,7 +29,7 @@ from thrice.errors import TrainingError
 from thrice.files import read_json, write_json
 from thrice.training import resume
 from thrice.training.config import TrainingConfig
-from thrice.training.optim import build_optimizer, set_learning_rates
+from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
 from thrice.training.progress import Draw, drawing
 from thrice.training.resume import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
@@ -108,6 +108,7 @@ def fit(
         raise TrainingError(f"epoch 1 has no batches ({num_examples} examples); nothing to train on")
     schedule = parse_schedule(config.schedule, total_steps=total, warmup=config.warmup)
     resume.seed_everything(config.seed)
+    switch_checkpointing(model, config)
     loss_of, prepared = accelerator.prepare(_Loss(model), build_optimizer(model, config))
     # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused above.
     optimizer = prepared.optimizer

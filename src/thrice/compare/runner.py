@@ -31,6 +31,7 @@ from thrice.errors import ConfigError, ThriceError, TrainingError
 from thrice.files import write_json
 from thrice.finetune import DataSource, Splits, build, cut_note, read_splits, save_model, train
 from thrice.tasks.base import Task, TaskModel
+from thrice.training.distributed import refuse_several
 
 Row = dict[str, Any]
 
@@ -55,6 +56,7 @@ def run_study(
     steps done since; on_cell: given each finished row; on_cost: told that measuring begins.
     Raises ConfigError where an arm cannot be built or the folder holds another study, before anything is computed.
     """
+    refuse_several("a study", "give it several cells at a time with --jobs")
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
     task, splits = _read(study)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
@@ -29,6 +31,7 @@ from thrice.errors import TrainingError
 from thrice.files import read_json, write_json
 from thrice.training import resume
 from thrice.training.config import TrainingConfig
+from thrice.training.distributed import Ranks, join_accelerator, own_seed, problems_of
 from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
 from thrice.training.progress import Draw, drawing
 from thrice.training.resume import RunState, Sums
@@ -66,6 +69,7 @@ def fit(
     evaluate: Callable[[], Mapping[str, Any]],
     metric: str,
     folder: Path,
+    lengths: Sequence[int] | np.ndarray | None = None,
     identity: Mapping[str, Any] | None = None,
     restart: bool = False,
     accelerator: Accelerator | None = None,
@@ -74,15 +78,19 @@ def fit(
 ) -> FitResult:
     """Train the model, leave the weights of the best epoch in it (eval mode) and give the result.
 
-    model: offers `loss(batch)`, the mean over the batch's examples, and for layer-wise decay `layer_depths()`.
+    model: offers `loss(batch)`, the mean over the batch's examples, and for layer-wise decay `layer_depths()`; a mean
+    over something else than examples also `loss_weight(batch)`, what it was divided by.
     batches: epoch, counted from 1 -> the index lists of its steps; the same lists whenever it is asked.
     make_batch: index list -> batch; on a GPU the batch needs `to(device)` or is a dict, list or tuple of such.
     evaluate: called after every epoch without gradients, model in eval mode; gives JSON-like values, among them the
     metric (higher is better, nan is worst) and perhaps `collapsed`, a bool.
+    lengths: tokens of each example, by which several processes share a batch out evenly; see training/distributed.py.
     identity: whatever else must be the same for the run to be resumed, such as the fingerprint of the data.
     restart: discard the run that the folder holds. accelerator: by default this machine's GPU, else its CPU.
     progress: a bar to draw on, or whether to draw one; by default where standard error is a terminal.
     on_epoch: called with each epoch's record once it is saved; it must not draw from the global generators.
+    Started in several processes, each calls `fit` alike with the same arguments, and `batches` gives the batches of all
+    of them together; only the first writes, draws and calls `on_epoch`, and what `evaluate` gives there counts.
 
     Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends
     bit for bit like a run that was never stopped; a finished run gives its result at once. Seeds the global generators.
@@ -90,16 +98,21 @@ def fit(
     evaluate leaves the metric out, or the epochs differ in their number of steps.
     """
     folder = Path(folder)
-    accelerator = accelerator or Accelerator()
+    accelerator = accelerator or join_accelerator()
     _check_accelerator(accelerator)
-    if restart:
+    ranks = Ranks.connected()
+    if restart and ranks.main:
         resume.forget_run(folder)
-    who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=identity)
+    ranks.wait()  # nobody looks before the folder is as it shall be
+    facts = {**(identity or {}), **ranks.identity}
+    who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=facts)
     finished = _finished_result(folder, who)
+    ranks.wait()  # nobody changes it before all have looked
     if finished is not None:
-        resume.discard_saves(folder)
+        if ranks.main:
+            resume.discard_saves(folder)
         model.to(accelerator.device)
-        return _with_best(model, folder, finished)
+        return _with_best(model, folder, finished, ranks)
 
     steps_per_epoch = len(batches(1))
     total = config.epochs * steps_per_epoch
@@ -107,28 +120,30 @@ def fit(
     if not total:
         raise TrainingError(f"epoch 1 has no batches ({num_examples} examples); nothing to train on")
     schedule = parse_schedule(config.schedule, total_steps=total, warmup=config.warmup)
-    resume.seed_everything(config.seed)
+    resume.seed_everything(own_seed(config.seed, ranks.rank))
     switch_checkpointing(model, config)
     loss_of, prepared = accelerator.prepare(_Loss(model), build_optimizer(model, config))
     # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused above.
     optimizer = prepared.optimizer
     optimizer.zero_grad()  # the caller may have left gradients
-    where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device}
+    where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device, "ranks": ranks}
     state = resume.load_run(folder, **where) or RunState()
-    if state.position == 0 and 0 < state.best_epoch == len(state.epochs):
+    if ranks.main and state.position == 0 and 0 < state.best_epoch == len(state.epochs):
         _repair_best(model, folder, state)
 
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        _open_log(folder / "train.jsonl", state.log_bytes) as log,
-        drawing(progress, total=total, done=state.step) as draw,
+        _open_log(folder / "train.jsonl", state.log_bytes) if ranks.main else open(os.devnull, "ab") as log,
+        drawing(progress if ranks.main else False, total=total, done=state.step) as draw,
     ):
         run = _Run(
             model=model,
             config=config,
             metric=metric,
             folder=folder,
+            lengths=lengths,
             accelerator=accelerator,
+            ranks=ranks,
             loss_of=loss_of,
             optimizer=optimizer,
             schedule=schedule,
@@ -144,7 +159,7 @@ def fit(
             _check_order(folder, state, order, steps_per_epoch)
             _train_epoch(run, state, order)
             record = _close_epoch(run, state)
-            if on_epoch is not None:
+            if on_epoch is not None and ranks.main:
                 on_epoch(record)
 
     best = state.epochs[state.best_epoch - 1]
@@ -156,10 +171,10 @@ def fit(
         steps=state.step,
         seconds=state.seconds,
     )
-    _with_best(model, folder, result)
-    write_json(folder / "fit.json", {"format": resume.FORMAT, "identity": who, "result": dataclasses.asdict(result)})
-    resume.discard_saves(folder)
-    return result
+    if ranks.main:
+        write_json(folder / "fit.json", {"format": resume.FORMAT, "identity": who, "result": vars(result)})
+        resume.discard_saves(folder)
+    return _with_best(model, folder, result, ranks)
 
 
 class _Loss(nn.Module):
@@ -182,7 +197,9 @@ class _Run:
     config: TrainingConfig
     metric: str
     folder: Path
+    lengths: Sequence[int] | np.ndarray | None
     accelerator: Accelerator
+    ranks: Ranks
     loss_of: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: Schedule
@@ -211,9 +228,10 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     started = time.perf_counter()
     factor = run.schedule(state.step + 1)
     set_learning_rates(run.optimizer, factor)
-    batch = send_to_device(run.make_batch(indices), run.accelerator.device)
-    loss = run.loss_of(batch)
-    value = loss.item()
+    own = run.ranks.share(indices, run.lengths)
+    # A rank without examples takes part with one that weighs nothing.
+    batch = send_to_device(run.make_batch(own if len(own) else indices[:1]), run.accelerator.device)
+    loss, value = run.ranks.mean(run.loss_of(batch), _weight(run, batch, own))
     if not math.isfinite(value):
         raise TrainingError(_not_finite(run, state, "loss", value))
     run.accelerator.backward(loss)
@@ -239,6 +257,12 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(indices), seconds=seconds)
 
 
+def _weight(run: _Run, batch: Any, own: Sequence[int]) -> float:
+    """Give what the loss of this process's share was divided by; of one process nobody asks."""
+    weigh = getattr(run.model, "loss_weight", None) if run.ranks.size > 1 and len(own) else None
+    return float(len(own) if weigh is None else weigh(batch))
+
+
 def _clip(run: _Run) -> float:
     """Scale the gradient down where it is too long; gives its 2-norm before that."""
     parameters = [p for group in run.optimizer.param_groups for p in group["params"]]
@@ -251,7 +275,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     started = time.perf_counter()
     run.model.eval()
     with torch.no_grad():
-        dev = _plain(run.evaluate())
+        dev = run.ranks.from_main(_plain(run.evaluate()))
     eval_seconds = time.perf_counter() - started
     epoch, sums = len(state.epochs) + 1, state.in_epoch
     collapsed = bool(dev.pop("collapsed", False))
@@ -278,7 +302,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     _save(run, state)
     # After the save: a kill in between leaves an older best.safetensors beside a state whose weights are the best ones,
     # from which the next start writes it; the other way round its weights might be of an epoch that was never saved.
-    if state.best_epoch == epoch:
+    if state.best_epoch == epoch and run.ranks.main:
         resume.save_best(run.folder, run.model, epoch=epoch)
     return record
 
@@ -294,7 +318,7 @@ def _save_is_due(run: _Run, state: RunState) -> bool:
         return True
     # At most a twentieth of the time goes into saving, however large the model.
     waited = time.perf_counter() - run.saved_at
-    return seconds is not None and waited >= max(seconds, 20 * run.save_cost)
+    return seconds is not None and run.ranks.any(waited >= max(seconds, 20 * run.save_cost))
 
 
 def _save(run: _Run, state: RunState) -> None:
@@ -306,9 +330,7 @@ def _save(run: _Run, state: RunState) -> None:
 
 
 def _check_accelerator(accelerator: Accelerator) -> None:
-    problems = []
-    if accelerator.num_processes > 1:
-        problems.append(f"{accelerator.num_processes} processes: a run is trained by one")
+    problems = list(problems_of(accelerator))
     if accelerator.scaler is not None:
         problems.append("float16 with loss scaling: its state is not kept for resuming, use bf16")
     if accelerator.gradient_accumulation_steps > 1:
@@ -339,9 +361,11 @@ def _finished_result(folder: Path, identity: Mapping[str, Any]) -> FitResult | N
     return FitResult(**content["result"])
 
 
-def _with_best(model: nn.Module, folder: Path, result: FitResult) -> FitResult:
+def _with_best(model: nn.Module, folder: Path, result: FitResult, ranks: Ranks) -> FitResult:
+    ranks.wait()  # until the first process has written them
     resume.load_best(folder, model, epoch=result.best_epoch)
     model.eval()
+    ranks.wait()  # nobody clears the folder away before all have read
     return result
 
 

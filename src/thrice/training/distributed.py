@@ -88,7 +88,7 @@ def problems_of(accelerator: Accelerator) -> Iterator[str]:
     """Say what an accelerator does with its processes that a run here cannot follow."""
     if accelerator.distributed_type in UNSUPPORTED:
         kind = UNSUPPORTED[accelerator.distributed_type]
-        yield f"{kind}: each process holds the whole model here, or use thrice.training.sharded in a loop of your own"
+        yield f"{kind}: each process holds the whole model here, or use thrice.model.fsdp in a loop of your own"
     if accelerator.num_processes != launched():
         yield (
             f"{launched()} processes were started and it is one of {accelerator.num_processes}: on a CPU it wants "

@@ -10,7 +10,6 @@ A run lives in its folder:
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os

@@ -157,6 +157,14 @@ class Ranks:
         owner = np.where(rounds % 2 == 1, self.size - 1 - place, place)
         return [indices[i] for i in sorted(order[owner == self.rank].tolist())]
 
+    def weight(self, own: Sequence[int], batch: Any, model: Any) -> float:
+        """Give what the loss of a share was divided by: `model.loss_weight(batch)`, else its examples; 0 of none.
+
+        own: the examples of the share. Of one process nobody asks, and the number means nothing.
+        """
+        weigh = getattr(model, "loss_weight", None) if self.size > 1 and len(own) else None
+        return float(len(own) if weigh is None else weigh(batch))
+
     def mean(self, loss: Tensor, weight: float) -> tuple[Tensor, float]:
         """Give the loss to call backward on, and the mean loss over all ranks.
 

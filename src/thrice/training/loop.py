@@ -88,8 +88,8 @@ def fit(
     restart: discard the run that the folder holds. accelerator: by default this machine's GPU, else its CPU.
     progress: a bar to draw on, or whether to draw one; by default where standard error is a terminal.
     on_epoch: called with each epoch's record once it is saved; it must not draw from the global generators.
-    Started in several processes, each calls `fit` alike with the same arguments, and `batches` gives the batches of all
-    of them together; only the first writes, draws and calls `on_epoch`, and what `evaluate` gives there counts.
+    Of several processes each calls `fit` with the same arguments, and batches are those of all together; the first one
+    writes, draws and calls `on_epoch`, and what `evaluate` gives there counts.
 
     Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends
     bit for bit like a run that was never stopped; a finished run gives its result at once. Seeds the global generators.
@@ -230,7 +230,7 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     own = run.ranks.share(indices, run.lengths)
     # A rank without examples takes part with one that weighs nothing.
     batch = send_to_device(run.make_batch(own if len(own) else indices[:1]), run.accelerator.device)
-    loss, value = run.ranks.mean(run.loss_of(batch), _weight(run, batch, own))
+    loss, value = run.ranks.mean(run.loss_of(batch), run.ranks.weight(own, batch, run.model))
     if not math.isfinite(value):
         raise TrainingError(_not_finite(run, state, "loss", value))
     run.accelerator.backward(loss)
@@ -253,13 +253,8 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
         _write_line(run.log, {"event": "step", "step": state.step, "epoch": epoch, **means, "seconds": state.seconds})
         state.in_line = Sums()
     name = f"epoch {epoch}/{run.config.epochs}"
-    run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(indices), seconds=seconds)
-
-
-def _weight(run: _Run, batch: Any, own: Sequence[int]) -> float:
-    """Give what the loss of this process's share was divided by; of one process nobody asks."""
-    weigh = getattr(run.model, "loss_weight", None) if run.ranks.size > 1 and len(own) else None
-    return float(len(own) if weigh is None else weigh(batch))
+    seconds /= run.ranks.size  # the others did as much in the same time
+    run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(own), seconds=seconds)
 
 
 def _clip(run: _Run) -> float:

@@ -39,6 +39,7 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     data = task.encode(examples, tokenizer)
     assert len(data) == len(examples)
     _batches_change_nothing(model, data)
+    _parts_make_up_the_whole(model, data)
     _learns_one_batch(model, data)
 
     before = model.predict(data)
@@ -55,6 +56,14 @@ def _batches_change_nothing(model: TaskModel, data: Any) -> None:
     for max_tokens in (50, 10_000):
         for one, other in zip(alone, model.predict(data, max_tokens=max_tokens), strict=True):
             assert_close(one, other)
+
+
+def _parts_make_up_the_whole(model: TaskModel, data: Any) -> None:
+    """Several processes share a batch by the weight of its loss."""
+    model.eval()
+    whole, *parts = (data.batch(range(start, stop)) for start, stop in ((0, 8), (0, 3), (3, 8)))
+    summed = sum(model.loss(part).item() * model.loss_weight(part) for part in parts)
+    assert abs(summed / model.loss_weight(whole) - model.loss(whole).item()) < 1e-5
 
 
 def assert_close(one: Any, other: Any, *, tolerance: float = 1e-5) -> None:

@@ -54,8 +54,9 @@ def main() -> None:
     try:
         app()
     except ThriceError as error:
-        err.print("[bold red]error:[/] ", end="")
-        err.print(str(error), markup=False, highlight=False)
+        if _speaks():
+            err.print("[bold red]error:[/] ", end="")
+            err.print(str(error), markup=False, highlight=False)
         sys.exit(2)
     except BrokenPipeError:  # whoever read the answers has seen enough
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - the interpreter flushes it on its way out
@@ -66,6 +67,19 @@ def main() -> None:
             f"{error.filename}: {error.strerror}" if error.filename else str(error), markup=False, highlight=False
         )
         sys.exit(2)
+    except Exception:
+        if _speaks():
+            raise
+        sys.exit(2)
+
+
+def _speaks() -> bool:
+    """Whether this process says what went wrong: of several that train together, the first one to fail does."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return True
+    from thrice.training.distributed import first_to_fail
+
+    return first_to_fail()
 
 
 @contextlib.contextmanager
@@ -196,6 +210,7 @@ def finetune(
     Layer-wise decay is 0.8 for ELECTRA (0.9 from 24 layers) and off for the others, unless it is given.
     """
     from thrice.finetune import finetune as run
+    from thrice.training.distributed import is_main, leave
 
     if threads is not None:
         set_threads(threads)
@@ -213,8 +228,9 @@ def finetune(
             restart=restart,
             say=None if as_json else lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True),
         )
-    if as_json:
+    if as_json and is_main():
         print(json.dumps(result, ensure_ascii=False))
+    leave()
 
 
 @app.command()

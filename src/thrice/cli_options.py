@@ -67,6 +67,9 @@ class RunOptions:
     schedule: Annotated[str, _training("linear, cosine, constant, or points step:factor as 1000:1,2000:0.1")] = "linear"
     warmup: Annotated[float, _training("Fraction of all steps, or a number of them.")] = 0.1
     weight_decay: Annotated[float, _training("Of matrices, decoupled.")] = 0.01
+    gradient_checkpointing: Annotated[
+        bool, _training("Less memory, more time, same results.", "--gradient-checkpointing")
+    ] = False
     tokenizer: Annotated[str | None, _option("Folder of one, for presets without their own.", panel="Model")] = None
 
     def source(self) -> DataSource:
@@ -88,7 +91,15 @@ class RunOptions:
 
     def training(self) -> dict[str, Any]:
         """Give the fields of a TrainingConfig."""
-        names = ("epochs", "batch_size", "learning_rate", "schedule", "warmup", "weight_decay")
+        names = (
+            "epochs",
+            "batch_size",
+            "learning_rate",
+            "schedule",
+            "warmup",
+            "weight_decay",
+            "gradient_checkpointing",
+        )
         return {name: getattr(self, name) for name in names}
 
 

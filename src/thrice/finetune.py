@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,10 @@ from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError
 from thrice.model.config import EncoderConfig
 from thrice.registry import plugin
-from thrice.run_folder import begin_anew, clear_away, run_folder
-from thrice.tasks.base import Task, TaskData, TaskModel, options_of
+from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
+from thrice.tasks.base import Prediction, Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
+from thrice.training.distributed import Ranks, join
 from thrice.training.faults import disk_errors
 
 
@@ -179,14 +181,15 @@ def train(
 ) -> Outcome:
     """Train on the training examples, keep the best epoch on dev, score test once; resumable in `folder`.
 
-    name: of the model; a run that began with another one is not resumed.
+    name: of the model; a run that began with another one is not resumed. Of several processes all call this alike.
     """
-    task = model.task
-    data = task.encode(splits.train, tokenizer)
-    dev = task.encode(splits.dev, tokenizer)
+    task, ranks = model.task, join()
+    with ranks.main_first():
+        data, dev = task.encode(splits.train, tokenizer), task.encode(splits.dev, tokenizer)
+        test_data = task.encode(splits.test, tokenizer) if splits.test else None
 
     def evaluate() -> dict[str, Any]:
-        return task.score(model.predict(dev), splits.dev)
+        return task.score(predict_together(model, dev, ranks), splits.dev)
 
     result = fit(
         model,
@@ -197,6 +200,7 @@ def train(
         evaluate=evaluate,
         metric=metric,
         folder=folder,
+        lengths=data.lengths,
         identity={
             "model": name,
             "tokenizer": tokenizer.fingerprint,
@@ -208,10 +212,16 @@ def train(
         on_epoch=on_epoch,
     )
     test = None
-    if splits.test:
-        test = task.score(model.predict(task.encode(splits.test, tokenizer)), splits.test)
+    if test_data is not None:
+        test = task.score(predict_together(model, test_data, ranks), splits.test)
         test.pop("collapsed")
     return Outcome(fit=result, test=test)
+
+
+def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Prediction]:
+    """Give one prediction per example in every process, each having answered a share of the batches."""
+    shares = ranks.gather(model.predict(data, share=(ranks.rank, ranks.size)))
+    return [next(filter(None, answers), {}) for answers in zip(*shares, strict=True)]
 
 
 def cut_note(data: TaskData) -> list[str]:
@@ -267,14 +277,17 @@ def finetune(
 
     training: fields of TrainingConfig that differ from `default_training`. say: told each line a reader wants to see
     while it runs; a progress bar is drawn beside where standard error is a terminal. A run that was stopped goes on
-    from FOLDER.run, which is gone when the model is written.
+    from FOLDER.run, which is gone when the model is written. Started in several processes by a launcher, each calls
+    this alike; the first one writes and tells.
     Raises TrainingError where the folder holds a finished model and `restart` is not given, or another process works
     there, and Interrupted on Ctrl-C or SIGTERM, see `fit`.
     """
-    with run_folder(Path(folder), restart=restart) as run:
+    ranks = join()
+    place = Path(folder)
+    with run_folder(place, restart=restart) if ranks.main else nullcontext(place_of_run(place)) as run:
         return _finetune(
             name,
-            Path(folder),
+            place,
             run,
             source=source,
             task_name=task_name,
@@ -283,7 +296,8 @@ def finetune(
             training=training or {},
             tokenizer=tokenizer,
             restart=restart,
-            say=say,
+            say=say if ranks.main else None,
+            ranks=ranks,
         )
 
 
@@ -300,6 +314,7 @@ def _finetune(
     tokenizer: str | None,
     restart: bool,
     say: Callable[[str], None] | None,
+    ranks: Ranks,
 ) -> dict[str, Any]:
     tell = say or (lambda line: None)
     task, splits = read_splits(task_name, source, options)
@@ -307,13 +322,15 @@ def _finetune(
     seed = training.get("seed") or 0
     model, words = build(name, task, seed=seed, tokenizer=tokenizer)
     config = default_training(model.encoder.config, training)
-    if restart:  # only now: a mistyped file, model or option costs nothing
+    if restart and ranks.main:  # only now: a mistyped file, model or option costs nothing
         begin_anew(run)
     stored, called = model.encoder.parameter_counts()
     tell(f"{name}: {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called; dropout {_dropout(model)}")
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
     tell(task.describe())
-    for note in (*splits.facts["notes"], *cut_note(task.encode(splits.train, words))):
+    with ranks.main_first():
+        cut = cut_note(task.encode(splits.train, words))
+    for note in (*splits.facts["notes"], *cut):
         tell(f"note: {note}")
     if (run / "resume").exists():
         tell(f"going on with the run in {run}")
@@ -348,10 +365,12 @@ def _finetune(
         "training": dataclasses.asdict(config),
         "data": splits.facts,
     }
-    with disk_errors(run, f"the model in {folder}"):
-        save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
-        shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
-    clear_away(run)
+    if ranks.main:
+        with disk_errors(run, f"the model in {folder}"):
+            save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
+            shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
+        clear_away(run)
+    ranks.wait()
     if outcome.test is not None:
         scores = "  ".join(f"{key} {outcome.test[key]:.4f}" for key in task.metrics)
         tell(f"test at epoch {outcome.fit.best_epoch}: {scores}")

@@ -21,10 +21,6 @@ def locked(folder: Path, *, patience: float = 0) -> Iterator[None]:
     folder that was made for it and stayed empty. patience: seconds to wait for another process to let go.
     Raises TrainingError, naming the process where it is known, if another one holds the folder.
     """
-    # Of several processes that train together, the first writes for all; the others have nothing to lock.
-    if os.environ.get("RANK", "0") != "0":
-        yield
-        return
     from filelock import FileLock, Timeout
 
     made = _make(folder)

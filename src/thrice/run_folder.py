@@ -26,11 +26,9 @@ def run_folder(folder: Path, *, restart: bool) -> Iterator[Path]:
     Raises CheckpointError where the model's folder holds something else, TrainingError where it holds a finished model
     and `restart` is not asked, or another process works on it.
     """
+    run = place_of_run(folder)
     place = folder.resolve()
-    if not place.name:
-        raise ConfigError(f"--out {folder}: expected the name of a new folder")
     refuse_foreign_folder(place)
-    run = place.with_name(place.name + ".run")
     try:
         with locked(run):
             clear_partials(place.parent, place.name)
@@ -41,6 +39,14 @@ def run_folder(folder: Path, *, restart: bool) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             run.rmdir()
+
+
+def place_of_run(folder: Path) -> Path:
+    """Give the folder beside a model's folder in which the model is trained; raises ConfigError for no new name."""
+    place = folder.resolve()
+    if not place.name:
+        raise ConfigError(f"--out {folder}: expected the name of a new folder")
+    return place.with_name(place.name + ".run")
 
 
 def begin_anew(run: Path) -> None:

@@ -20,7 +20,7 @@ from thrice.errors import TrainingError
 from thrice.files import read_json, write_json
 from thrice.finetune import Splits, batches_of, build, save_model
 from thrice.tasks.base import Task, TaskData, TaskModel
-from thrice.training.optim import build_optimizer
+from thrice.training.optim import build_optimizer, switch_checkpointing
 
 METHOD = (
     "s/epoch: training steps (forward, backward, fused AdamW) on the same batches, one arm after the other in turn, "
@@ -73,6 +73,8 @@ def _measured_before(path: Path) -> dict[str, Any]:
 
 def _interleaved(models: dict[str, TaskModel], data: dict[str, TaskData], study: Study) -> dict[str, dict[str, Any]]:
     """Give arm -> step_ms and seconds_per_epoch from steps taken in turn on the same batches."""
+    for model in models.values():
+        switch_checkpointing(model, study.training)
     optimizers = {arm: build_optimizer(model, study.training) for arm, model in models.items()}
     batches = batches_of(next(iter(data.values())), study.training)(1)
     full = [b for b in batches if len(b) == len(batches[0])]
@@ -133,6 +135,7 @@ def _measure_here(study: Study, arm: str) -> int | None:
     del splits
     batches = batches_of(data, study.training)(1)
     largest = max(batches, key=lambda indices: int(data.lengths[np.asarray(indices)].sum()))
+    switch_checkpointing(model, study.training)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     _forget_peak()
     before = _status_bytes("VmRSS")

@@ -146,6 +146,8 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     if path.exists():
         before = read_json(path)
         own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
+        # An older study does not name the fields that training had not yet: they had what is their default now.
+        before["training"] = dataclasses.asdict(TrainingConfig()) | before.get("training", {})
         changed = [k for k, v in own.items() if before.get(k) != v]
         begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
         if changed and begun:

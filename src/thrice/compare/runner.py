@@ -36,6 +36,7 @@ from thrice.files import clear_partials, read_json, write_json
 from thrice.finetune import DataSource, Splits, build, cut_note, read_splits, save_model, train
 from thrice.locks import locked
 from thrice.tasks.base import Task, TaskModel
+from thrice.training.distributed import refuse_several
 
 Row = dict[str, Any]
 
@@ -64,6 +65,7 @@ def run_study(
     Raises ConfigError where an arm cannot be built or the folder holds another study, and TrainingError where another
     process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, with the cells saved.
     """
+    refuse_several("a study", "give it several cells at a time with --jobs")
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, it must be at least 1")
     refuse_foreign(folder)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from thrice.errors import ConfigError
 from thrice.model.config import EncoderConfig
@@ -26,6 +27,8 @@ class Encoder(nn.Module):
     `forward`. num_labels: classes of heads that have classes. generator: draws the weights, a new one with seed 0
     where absent, so that two encoders of one config are equal. draw: False leaves the memory of everything but the
     heads as it is, for a caller that fills all of it.
+    gradient_checkpointing, an attribute: whether training keeps only what goes into each call and computes the call a
+    second time on the way back, with the same dropout; the gradients are the same bit for bit on a CPU.
 
         >>> from thrice.model.presets import PRESETS
         >>> from thrice.model.packing import pack
@@ -44,6 +47,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
+        self.gradient_checkpointing = False
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings = Embeddings(config)
         self.attention = nn.ModuleList(AttentionBlock(config) for _ in range(config.num_attention_blocks))
@@ -61,8 +65,13 @@ class Encoder(nn.Module):
             calls = self._weights_of_calls()
             if calls is not None:
                 return infer(hidden, batch, self.config, calls=calls)
+        twice = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for attention, ffn in zip(self.config.attention_map, self.config.ffn_map, strict=True):
-            hidden = self.ffn[ffn](self.attention[attention](hidden, batch))
+            blocks = self.attention[attention], self.ffn[ffn]
+            if twice:
+                hidden = checkpoint(_call, *blocks, hidden, batch, use_reentrant=False)
+            else:
+                hidden = _call(*blocks, hidden, batch)
         return hidden
 
     def _weights_of_calls(self) -> list[tuple[Weights, Weights]] | None:
@@ -108,6 +117,11 @@ class Encoder(nn.Module):
         init_weights(head, std=self.config.initializer_range, generator=generator)
         self.heads[name] = head
         return head
+
+
+def _call(attention: nn.Module, ffn: nn.Module, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    states: Tensor = ffn(attention(hidden, batch))
+    return states
 
 
 @torch.no_grad()

@@ -106,6 +106,14 @@ class Task(ABC):
     def loss(self, model: TaskModel, batch: Any) -> Tensor:
         """Give the mean loss over the batch's examples, in nats."""
 
+    def loss_weight(self, batch: Any) -> float:
+        """Give what the mean of `loss` was divided by: the examples, unless a task says otherwise.
+
+        Parts of a batch then make up the whole, loss(whole) * weight(whole) = sum of loss(part) * weight(part), and
+        several processes may share it. A mean over tokens is divided by tokens, a weighted one by the sum of weights.
+        """
+        return float(batch.num_examples)
+
     @abstractmethod
     def predict(self, model: TaskModel, batch: Any) -> list[Prediction]:
         """Give one prediction per example, in the batch's order."""
@@ -151,9 +159,22 @@ class TaskModel(nn.Module):
         """Where the weights are."""
         return self.encoder.embeddings.word_embeddings.weight.device
 
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether training computes the encoder's calls twice instead of keeping what is inside them."""
+        return self.encoder.gradient_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, wanted: bool) -> None:
+        self.encoder.gradient_checkpointing = wanted
+
     def loss(self, batch: TaskBatch) -> Tensor:
         """Give the mean loss over the batch's examples."""
         return self.task.loss(self, batch)
+
+    def loss_weight(self, batch: TaskBatch) -> float:
+        """Give what the mean of `loss` was divided by."""
+        return self.task.loss_weight(batch)
 
     def layer_depths(self) -> dict[str, int]:
         """Give parameter name -> depth for layer-wise decay: 0 embeddings, 1..N by the last call, N + 1 heads."""
@@ -173,18 +194,24 @@ class TaskModel(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, data: TaskData, *, max_tokens: int = 4096, on_batch: Callable[[int], None] | None = None
+        self,
+        data: TaskData,
+        *,
+        max_tokens: int = 4096,
+        on_batch: Callable[[int], None] | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> list[Prediction]:
         """Give one prediction per example, in the data's order, without touching the training mode.
 
         max_tokens: tokens of one batch; examples are sorted by length over the whole data. on_batch: told how many
-        examples each batch finished, for a progress bar.
+        examples each batch finished, for a progress bar. share: (i, n) answers batches i, i + n, i + 2n, ... and leaves
+        the predictions of the others empty, for n processes that do this together.
         """
         was_training = self.training
         if was_training:  # walking over all modules takes longer than a short text
             self.eval()
         predictions: list[Prediction] = [{}] * len(data)
-        for indices in prediction_batches(data.lengths, max_tokens=max_tokens):
+        for indices in prediction_batches(data.lengths, max_tokens=max_tokens)[share[0] :: share[1]]:
             answers = self.task.predict(self, data.batch(indices).to(self.device))
             for i, answer in zip(indices, answers, strict=True):
                 predictions[int(i)] = answer

@@ -265,6 +265,15 @@ class Classification(Task):
             return F.binary_cross_entropy_with_logits(logits, batch.targets, pos_weight=weight)
         return F.cross_entropy(logits, batch.targets, weight=weight)
 
+    def loss_weight(self, batch: ClassificationBatch) -> float:
+        """Give the examples or, with class weights, the sum of the weights of their classes, by which torch divides.
+
+        With several labels per text a class weight only weighs right answers up, and the mean stays one over examples.
+        """
+        if self.class_weights is None or self.multi_label:
+            return float(batch.num_examples)
+        return float(torch.tensor(self.class_weights)[batch.targets.cpu()].sum())
+
     def predict(self, model: TaskModel, batch: ClassificationBatch) -> list[Prediction]:
         logits = self.logits(model, batch).float()
         rows = (logits.sigmoid() if self.multi_label else logits.softmax(-1)).tolist()

@@ -11,8 +11,9 @@ from typing import Any
 from thrice.errors import ConfigError
 from thrice.training.schedule import check_schedule
 
-BOOKKEEPING = frozenset({"save_every_steps", "save_seconds", "log_every_steps"})
-"""Fields that decide what is written when and never move a weight; a resumed run may change them."""
+BOOKKEEPING = frozenset({"save_every_steps", "save_seconds", "log_every_steps", "gradient_checkpointing"})
+"""Fields that decide what is written when, or what is kept in memory, and never move a weight; a resumed run may change
+them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class TrainingConfig:
     """Factor of the learning rate from a layer to the one below, in (0, 1]; ELECTRA: 0.8 small and base, 0.9 large."""
     seed: int = 0
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats; 0 or more."""
+    gradient_checkpointing: bool = False
+    """Whether a call's inner results are computed twice instead of kept: less memory, more time, the same gradients."""
     save_every_steps: int | None = None
     """Optimiser steps between two saves inside an epoch; None for none. Every epoch's end is saved anyway."""
     save_seconds: float | None = 60.0
@@ -85,6 +88,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("max_grad_norm",), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0 or None"),
     (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
     (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
+    (("gradient_checkpointing",), lambda v: isinstance(v, bool), "True or False"),
     # numpy's generator takes 32 bits.
     (("seed",), lambda v: _whole(v, low=0, high=2**32), "a whole number in [0, 2**32)"),
 )

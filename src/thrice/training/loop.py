@@ -10,8 +10,8 @@ A run lives in its folder:
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
@@ -26,37 +27,17 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from thrice.errors import Interrupted, TrainingError
-from thrice.files import read_json, write_json
 from thrice.training import resume
 from thrice.training.config import TrainingConfig
+from thrice.training.distributed import Ranks, join_accelerator, own_seed, problems_of
 from thrice.training.faults import disk_errors, memory_errors, not_finite
 from thrice.training.interrupt import Request, interruptible
 from thrice.training.log import open_log, write_line
-from thrice.training.optim import build_optimizer, set_learning_rates
+from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
 from thrice.training.progress import Draw, drawing
+from thrice.training.result import FitResult, Record, finished_result, write_result
 from thrice.training.resume import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """What came out of a run; the model itself holds the weights of the best epoch."""
-
-    epochs: list[Record]
-    """Per epoch: epoch (from 1), step, train_loss, dev (what evaluate gave), collapsed, grad_norm, clipped_fraction,
-    seconds (training) and eval_seconds."""
-    best_epoch: int
-    """Epoch with the highest metric, counted from 1; the earlier one of equals."""
-    best_value: float
-    """The metric after that epoch."""
-    collapsed: bool
-    """Whether the best epoch sits on the majority class."""
-    steps: int
-    """Optimiser steps done."""
-    seconds: float
-    """Training and evaluation, summed over all starts."""
 
 
 def fit(
@@ -69,6 +50,7 @@ def fit(
     evaluate: Callable[[], Mapping[str, Any]],
     metric: str,
     folder: Path,
+    lengths: Sequence[int] | np.ndarray | None = None,
     identity: Mapping[str, Any] | None = None,
     restart: bool = False,
     accelerator: Accelerator | None = None,
@@ -77,15 +59,19 @@ def fit(
 ) -> FitResult:
     """Train the model, leave the weights of the best epoch in it (eval mode) and give the result.
 
-    model: offers `loss(batch)`, the mean over the batch's examples, and for layer-wise decay `layer_depths()`.
+    model: offers `loss(batch)`, the mean over the batch's examples, and for layer-wise decay `layer_depths()`; a mean
+    over something else than examples also `loss_weight(batch)`, what it was divided by.
     batches: epoch, counted from 1 -> the index lists of its steps; the same lists whenever it is asked.
     make_batch: index list -> batch; on a GPU the batch needs `to(device)` or is a dict, list or tuple of such.
     evaluate: called after every epoch without gradients, model in eval mode; gives JSON-like values, among them the
     metric (higher is better, nan is worst) and perhaps `collapsed`, a bool.
+    lengths: tokens of each example, by which several processes share a batch out evenly; see training/distributed.py.
     identity: whatever else must be the same for the run to be resumed, such as the fingerprint of the data.
     restart: discard the run that the folder holds. accelerator: by default this machine's GPU, else its CPU.
     progress: a bar to draw on, or whether to draw one; by default where standard error is a terminal.
     on_epoch: called with each epoch's record once it is saved; it must not draw from the global generators.
+    Of several processes each calls `fit` with the same arguments, and batches are those of all together; the first one
+    writes, draws and calls `on_epoch`, and what `evaluate` gives there counts.
 
     Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends
     bit for bit like a run that was never stopped; a finished run gives its result at once. Seeds the global generators.
@@ -94,16 +80,21 @@ def fit(
     Raises Interrupted on Ctrl-C or SIGTERM: on the first one after the step or evaluation at hand, and saved.
     """
     folder = Path(folder)
-    accelerator = accelerator or Accelerator()
+    accelerator = accelerator or join_accelerator()
     _check_accelerator(accelerator)
-    if restart:
+    ranks = Ranks.connected()
+    if restart and ranks.main:
         resume.forget_run(folder)
-    who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=identity)
-    finished = _finished_result(folder, who)
+    ranks.wait()  # nobody looks before the folder is as it shall be
+    facts = {**(identity or {}), **ranks.identity}
+    who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=facts)
+    finished = finished_result(folder, who)
+    ranks.wait()  # nobody changes it before all have looked
     if finished is not None:
-        resume.discard_saves(folder)
+        if ranks.main:
+            resume.discard_saves(folder)
         model.to(accelerator.device)
-        return _with_best(model, folder, finished)
+        return _with_best(model, folder, finished, ranks)
 
     steps_per_epoch = len(batches(1))
     total = config.epochs * steps_per_epoch
@@ -111,28 +102,31 @@ def fit(
     if not total:
         raise TrainingError(f"epoch 1 has no batches ({num_examples} examples); nothing to train on")
     schedule = parse_schedule(config.schedule, total_steps=total, warmup=config.warmup)
-    resume.seed_everything(config.seed)
+    resume.seed_everything(own_seed(config.seed, ranks.rank))
+    switch_checkpointing(model, config)
     loss_of, prepared = accelerator.prepare(_Loss(model), build_optimizer(model, config))
     # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused above.
     optimizer = prepared.optimizer
     optimizer.zero_grad()  # the caller may have left gradients
-    where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device}
+    where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device, "ranks": ranks}
     state = resume.load_run(folder, **where) or RunState()
-    if state.position == 0 and 0 < state.best_epoch == len(state.epochs):
+    if ranks.main and state.position == 0 and 0 < state.best_epoch == len(state.epochs):
         _repair_best(model, folder, state)
 
     folder.mkdir(parents=True, exist_ok=True)
     with (
         interruptible() as request,
-        open_log(folder / "train.jsonl", state.log_bytes) as log,
-        drawing(progress, total=total, done=state.step) as draw,
+        open_log(folder / "train.jsonl", state.log_bytes) if ranks.main else FileIO(os.devnull, "ab") as log,
+        drawing(progress if ranks.main else False, total=total, done=state.step) as draw,
     ):
         run = _Run(
             model=model,
             config=config,
             metric=metric,
             folder=folder,
+            lengths=lengths,
             accelerator=accelerator,
+            ranks=ranks,
             loss_of=loss_of,
             optimizer=optimizer,
             schedule=schedule,
@@ -149,7 +143,7 @@ def fit(
             _check_order(folder, state, order, steps_per_epoch)
             _train_epoch(run, state, order)
             record = _close_epoch(run, state)
-            if on_epoch is not None:
+            if on_epoch is not None and ranks.main:
                 on_epoch(record)
             if _asked_to_stop(run):
                 raise _interrupted(run, state)
@@ -163,13 +157,11 @@ def fit(
         steps=state.step,
         seconds=state.seconds,
     )
-    _with_best(model, folder, result)
-    with disk_errors(folder, "the result"):
-        write_json(
-            folder / "fit.json", {"format": resume.FORMAT, "identity": who, "result": dataclasses.asdict(result)}
-        )
-    resume.discard_saves(folder)
-    return result
+    if ranks.main:
+        with disk_errors(folder, "the result"):
+            write_result(folder, who, result)
+        resume.discard_saves(folder)
+    return _with_best(model, folder, result, ranks)
 
 
 class _Loss(nn.Module):
@@ -192,7 +184,9 @@ class _Run:
     config: TrainingConfig
     metric: str
     folder: Path
+    lengths: Sequence[int] | np.ndarray | None
     accelerator: Accelerator
+    ranks: Ranks
     loss_of: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: Schedule
@@ -226,11 +220,13 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     started = time.perf_counter()
     factor = run.schedule(state.step + 1)
     set_learning_rates(run.optimizer, factor)
+    own = run.ranks.share(indices, run.lengths)
     at_hand: list[Any] = []
-    with memory_errors(run.folder, f"at step {state.step + 1}", batch=at_hand, examples=len(indices)):
-        at_hand.append(batch := send_to_device(run.make_batch(indices), run.accelerator.device))
-        loss = run.loss_of(batch)
-        value = loss.item()
+    with memory_errors(run.folder, f"at step {state.step + 1}", batch=at_hand, examples=len(own)):
+        # A rank without examples takes part with one that weighs nothing.
+        batch = send_to_device(run.make_batch(own if len(own) else indices[:1]), run.accelerator.device)
+        at_hand.append(batch)
+        loss, value = run.ranks.mean(run.loss_of(batch), run.ranks.weight(own, batch, run.model))
         if not math.isfinite(value):
             raise _not_finite(run, state, "loss", value)
         run.accelerator.backward(loss)
@@ -253,7 +249,8 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
         _log(run, {"event": "step", "step": state.step, "epoch": epoch, **means, "seconds": state.seconds})
         state.in_line = Sums()
     name = f"epoch {epoch}/{run.config.epochs}"
-    run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(indices), seconds=seconds)
+    seconds /= run.ranks.size  # the others did as much in the same time
+    run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(own), seconds=seconds)
 
 
 def _clip(run: _Run) -> float:
@@ -269,7 +266,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     run.model.eval()
     epoch, sums = len(state.epochs) + 1, state.in_epoch
     with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after epoch {epoch}", batch=[]):
-        dev = _plain(run.evaluate())
+        dev = run.ranks.from_main(_plain(run.evaluate()))
     eval_seconds = time.perf_counter() - started
     collapsed = bool(dev.pop("collapsed", False))
     if run.metric not in dev:
@@ -295,7 +292,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     _save(run, state)
     # After the save: a kill in between leaves an older best.safetensors beside a state whose weights are the best ones,
     # from which the next start writes it; the other way round its weights might be of an epoch that was never saved.
-    if state.best_epoch == epoch:
+    if state.best_epoch == epoch and run.ranks.main:
         with disk_errors(run.folder, f"the best weights, of epoch {epoch},"):
             resume.save_best(run.folder, run.model, epoch=epoch)
     return record
@@ -303,11 +300,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
 
 def _asked_to_stop(run: _Run) -> bool:
     """Whether a signal has asked; of several processes, any."""
-    asked = run.request.signum is not None
-    if run.accelerator.num_processes == 1:
-        return asked
-    votes: Any = run.accelerator.reduce(torch.tensor(float(asked), device=run.accelerator.device), "sum")
-    return bool(votes > 0)
+    return run.ranks.any(run.request.signum is not None)
 
 
 def _interrupted(run: _Run, state: RunState) -> Interrupted:
@@ -326,7 +319,7 @@ def _save_is_due(run: _Run, state: RunState) -> bool:
         return True
     # At most a twentieth of the time goes into saving, however large the model.
     waited = time.perf_counter() - run.saved_at
-    return seconds is not None and waited >= max(seconds, 20 * run.save_cost)
+    return seconds is not None and run.ranks.any(waited >= max(seconds, 20 * run.save_cost))
 
 
 def _save(run: _Run, state: RunState) -> None:
@@ -339,9 +332,7 @@ def _save(run: _Run, state: RunState) -> None:
 
 
 def _check_accelerator(accelerator: Accelerator) -> None:
-    problems = []
-    if accelerator.num_processes > 1:
-        problems.append(f"{accelerator.num_processes} processes: a run is trained by one")
+    problems = list(problems_of(accelerator))
     if accelerator.scaler is not None:
         problems.append("float16 with loss scaling: its state is not kept for resuming, use bf16")
     if accelerator.gradient_accumulation_steps > 1:
@@ -363,18 +354,11 @@ def _check_order(folder: Path, state: RunState, order: Sequence[Sequence[int]], 
     state.order = checksum
 
 
-def _finished_result(folder: Path, identity: Mapping[str, Any]) -> FitResult | None:
-    path = folder / "fit.json"
-    if not path.exists():
-        return None
-    content = read_json(path)
-    resume.check_identity(folder, content["identity"], identity)
-    return FitResult(**content["result"])
-
-
-def _with_best(model: nn.Module, folder: Path, result: FitResult) -> FitResult:
+def _with_best(model: nn.Module, folder: Path, result: FitResult, ranks: Ranks) -> FitResult:
+    ranks.wait()  # until the first process has written them
     resume.load_best(folder, model, epoch=result.best_epoch)
     model.eval()
+    ranks.wait()  # nobody clears the folder away before all have read
     return result
 
 

@@ -1,4 +1,4 @@
-"""The optimiser: fused AdamW over groups that say who decays and who learns how fast."""
+"""The optimiser: fused AdamW over groups that say who decays and who learns how fast; and what a step keeps."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set each group's learning rate to its peak times the factor."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor
+
+
+def switch_checkpointing(model: Any, config: TrainingConfig) -> None:
+    """Let the model compute its calls twice where the config asks for it; one that does so already is left as it is.
+
+    Raises ConfigError where the model has no attribute `gradient_checkpointing`.
+    """
+    if not config.gradient_checkpointing:
+        return
+    if not hasattr(model, "gradient_checkpointing"):
+        raise ConfigError(
+            f"gradient_checkpointing needs a model with an attribute of that name; {type(model).__name__} has none - "
+            "set it to False"
+        )
+    model.gradient_checkpointing = True
 
 
 def _depths(model: nn.Module, names: list[str]) -> dict[str, int]:

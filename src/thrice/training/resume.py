@@ -30,8 +30,11 @@ from torch import Tensor, nn
 from thrice.errors import TrainingError
 from thrice.files import plain_os_errors, read_json, write_atomically, written_beside
 from thrice.training.config import BOOKKEEPING, TrainingConfig
+from thrice.training.distributed import Ranks
 
 FORMAT = 1
+UNSAID = {"processes": 1}
+"""What an identity means that does not say it."""
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
 
 
@@ -148,7 +151,8 @@ def check_identity(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any]
         old, new = then[section], now[section]
         changed = [k for k in {**old, **new} if k not in old or k not in new or old[k] != new[k]]
         shown = changed[:3] if section == "tensors" else changed
-        changes += [f"{k} was {old.get(k, 'absent')}, is {new.get(k, 'absent')}" for k in shown]
+        before, after = ({k: part.get(k, UNSAID.get(k, "absent")) for k in shown} for part in (old, new))
+        changes += [f"{k} was {before[k]}, is {after[k]}" for k in shown]
         if len(changed) > len(shown):
             changes.append(f"{len(changed) - len(shown)} more tensors differ")
     if changes:
@@ -171,8 +175,15 @@ def save_run(
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, Any],
     device: torch.device,
+    ranks: Ranks,
 ) -> None:
-    """Save a run so that `load_run` finds this state or, after a kill in between, the one saved before."""
+    """Save a run so that `load_run` finds this state or, after a kill in between, the one saved before.
+
+    Of several processes all must call this: the first one writes, with the generators of every one.
+    """
+    generators = ranks.gather(random_state(device))
+    if not ranks.main:
+        return
     room = folder / "resume"
     tensors = {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
     for name, parameter in _trained(optimizer).items():
@@ -184,7 +195,7 @@ def save_run(
         "format": FORMAT,
         "tensors": tensor_file.name,
         "state": dataclasses.asdict(state),
-        "random": random_state(device),
+        "random": generators if ranks.size > 1 else generators[0],
         "identity": identity,
     }
     try:
@@ -206,6 +217,7 @@ def load_run(
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, Any],
     device: torch.device,
+    ranks: Ranks,
 ) -> RunState | None:
     """Put model, optimiser and generators into the folder's saved state and give it; None where nothing is saved.
 
@@ -228,7 +240,7 @@ def load_run(
         numbers = content["state"]
         numbers |= {name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}
         state = RunState(**numbers)
-        set_random_state(content["random"], device)
+        set_random_state(content["random"] if ranks.size == 1 else content["random"][ranks.rank], device)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
         raise TrainingError(f"{state_file.parent} cannot be resumed, it is damaged: {error} - {WAY_OUT}") from error
     return state

@@ -3,12 +3,12 @@
     python benchmarks/commands.py --rows 2000 --epochs 3
     python benchmarks/commands.py --no-finetune
 
-`thrice finetune zoo:albert-nano-zh` stands against benchmarks/trainer_side.py, which is the same with transformers' Trainer:
-same rows, epochs, batch size, rate, schedule, clipping, evaluation and saving each epoch, best epoch kept. Each run
-is a process of its own, the sides take turns, and the clock runs from its start to its end: imports, tokenising,
-training, evaluation, saving. Peak memory is the largest sum of the resident sets of the process and its children. The head
-and the order of the rows are drawn from the seed on both sides, but differently: both accuracies are printed, to be
-compared with their noise. thrice works with an empty cache of encoded texts.
+`thrice finetune zoo:albert-nano-zh` stands against benchmarks/trainer_side.py, which is the same with transformers'
+Trainer: same rows, epochs, batch size, rate, schedule, clipping, evaluation and saving each epoch, best epoch kept.
+Each run is a process of its own, the sides take turns, and the clock runs from its start to its end: imports, tokenising,
+training, evaluation, saving. Peak memory is the largest sum of the resident sets of the process and its children. The
+head and the order of the rows are drawn from the seed on both sides, but differently: both accuracies are printed, to
+be compared with their noise. thrice works with an empty cache of encoded texts.
 
 Starting: the median of `thrice --help` and of importing what heavy commands need, each in a new process.
 """
@@ -180,8 +180,8 @@ def table(result: Mapping[str, Any]) -> str:
         ours, theirs = found["seconds"]["thrice"]["median"], found["seconds"]["trainer"]["median"]
         memory = {name: value / 2**20 for name, value in found["peak_bytes"].items()}
         lines += [
-            f"fine-tuning, {found['rows']} rows, {found['epochs']} epochs, {found['rounds']} rounds, {result['threads']} "
-            f"threads: {times(found['ratio'])}; control {times(found['control'])}",
+            f"fine-tuning, {found['rows']} rows, {found['epochs']} epochs, {found['rounds']} rounds, "
+            f"{result['threads']} threads: {times(found['ratio'])}; control {times(found['control'])}",
             f"  thrice {ours:.1f} s, {memory['thrice']:.0f} MiB; Trainer {theirs:.1f} s, {memory['trainer']:.0f} MiB",
             f"  test accuracy, one a seed: thrice {_list(found['test']['thrice'])}; Trainer "
             f"{_list(found['test']['trainer'])}",

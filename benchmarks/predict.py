@@ -4,13 +4,13 @@
     python benchmarks/predict.py albert-tiny-zh --bulk 0 --lengths 8 16 32 64 128
 
 thrice is what `thrice predict` runs: `load_model(folder)`, tokens in, answers out. *stock* is transformers' class in
-eager mode, arrival order, batches of 32 padded to their longest text. *onnx* is the stock model exported once and run by
-ONNX Runtime in float32, texts sorted by length, batches of the same token budget. All start from token ids and end with
-probabilities. Logits are checked equal to 1e-4 before anything is timed.
+eager mode, arrival order, batches of 32 padded to their longest text. *onnx* is the stock model exported once and run
+by ONNX Runtime in float32, texts sorted by length, batches of the same token budget. All start from token ids and end
+with probabilities. Logits are checked equal to 1e-4 before anything is timed.
 
-Two runtimes must not spin their threads at the same time: ONNX Runtime's do not spin here, the sides take turns, and each
-turn begins with a pause in which the threads of the one before fall asleep. "control" is thrice against itself, first
-after another side and then after thrice: were someone else's threads still spinning, it would not be 1.
+Two runtimes must not spin their threads at the same time: ONNX Runtime's do not spin here, the sides take turns, and
+each turn begins with a pause in which the threads of the one before fall asleep. "control" is thrice against itself,
+first after another side and then after thrice: were someone else's threads still spinning, it would not be 1.
 
 Needs the extra `bench` (onnx, onnxruntime, onnxscript).
 """

@@ -55,6 +55,8 @@ def main() -> None:
             learning_rate=arguments.learning_rate,
             lr_scheduler_type="linear",
             warmup_steps=0.1,
+            optim="adamw_torch_fused",
+            adam_epsilon=1e-6,
             weight_decay=0.01,
             max_grad_norm=1.0,
             eval_strategy="epoch",

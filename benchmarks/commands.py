@@ -5,10 +5,10 @@
 
 `thrice finetune zoo:albert-nano-zh` stands against benchmarks/trainer_side.py, which is the same with transformers'
 Trainer: same rows, epochs, batch size, rate, schedule, clipping, evaluation and saving each epoch, best epoch kept.
-Each run is a process of its own, the sides take turns, and the clock runs from its start to its end: imports, tokenising,
-training, evaluation, saving. Peak memory is the largest sum of the resident sets of the process and its children. The
-head and the order of the rows are drawn from the seed on both sides, but differently: both accuracies are printed, to
-be compared with their noise. thrice works with an empty cache of encoded texts.
+Each run is a process of its own, the sides take turns, and the clock runs from its start to its end: imports,
+tokenising, training, evaluation, saving. Peak memory is the largest sum of the resident sets of the process and its
+children. The head and the order of the rows are drawn from the seed on both sides, but differently: both accuracies
+are printed, to be compared with their noise. thrice works with an empty cache of encoded texts.
 
 Starting: the median of `thrice --help` and of importing what heavy commands need, each in a new process.
 """

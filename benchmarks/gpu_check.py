@@ -1,4 +1,4 @@
-"""Is thrice right on this GPU, and how fast? Ready to run; it needs no data and under four minutes.
+"""Is thrice right on this GPU, and how fast? Needs no data; made to fit into four minutes.
 
     python benchmarks/gpu_check.py --json > gpu.json
     python benchmarks/gpu_check.py --device cpu --checks parity attention

@@ -140,6 +140,19 @@ def test_a_damaged_file_is_refused_as_the_whole_table_is(
             read(path)
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize("empty", ["\n", "\n\n\n\n"])
+def test_an_empty_line_is_refused_wherever_it_falls_in_a_block(kind: str, empty: str, tmp_path: Path) -> None:
+    row = "1,2\n" if kind == "csv" else "1\t2\n"
+    for before in range(1, 7):
+        path = tmp_path / f"a.{kind}"
+        path.write_text(row.replace("1", "a").replace("2", "b") + before * row + empty + 5 * row, encoding="utf-8")
+        with pytest.raises(DataError, match=rf"bad rows \({len(empty)}\): line {before + 2}: an empty line"):
+            stream_rows(path)
+        path.write_text(before * row.replace("1", "a") + 8 * "\n", encoding="utf-8")
+        assert stream_rows(path, columns=("a", "b")).num_rows == before
+
+
 def test_column_names_for_a_format_that_has_its_own_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "b"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match="name their own columns"):

@@ -31,7 +31,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
-	$(PIP) --constraint constraints.txt --editable ".[demo,test]"
+	$(PIP) --constraint constraints.txt --editable ".[bench,demo,test]"
 	touch $@
 
 clean:

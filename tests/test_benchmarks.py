@@ -1,41 +1,239 @@
-"""The benchmark computes the same on both sides, and notices where it does not."""
+"""Every benchmark runs, at toy size; it computes the same on both sides, and notices where it does not."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
+import json
+import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from thrice import cli
 from thrice.model.presets import PRESETS
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check")
+SMALL = PRESETS["albert-tiny-zh"].replace(
+    embedding_size=16, hidden_size=24, num_attention_heads=3, intermediate_size=48, max_position_embeddings=64
+)
 
-def benchmark(name: str = "finetune") -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+
+def benchmark(name: str) -> Any:
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
+    return importlib.import_module(name)
+
+
+@pytest.fixture(autouse=True)
+def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "small", SMALL)
+
+
+def invented(vocab_size: int, *, count: int, **_: Any) -> list[list[int]]:
+    """Token ids of `count` texts in place of real ones."""
+    draw = np.random.default_rng(0)
+    return [draw.integers(5, vocab_size, length).tolist() for length in draw.integers(2, 40, count)]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+# What all benchmarks share
+
+
+def test_sides_take_turns_after_a_warm_up() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def side(name: str) -> Any:
+        return lambda turn: calls.append((name, turn)) or float(len(calls))
+
+    spent = benchmark("timing").interleave({"a": side("a"), "b": side("b")}, rounds=2)
+    assert calls == [("a", 1), ("b", 1), ("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert spent == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+
+
+def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
+    timing = benchmark("timing")
+    found = timing.median([10, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    assert (found["median"], found["interval"]) == (5.5, [2, 9])
+    assert found["confidence"] == pytest.approx(1 - 2 * 11 / 1024)
+    assert timing.median([3, 1, 2])["interval"] == [1, 3]
+    assert timing.median([3, 1, 2])["confidence"] == pytest.approx(0.75)
+    draw = np.random.default_rng(0)
+    held = [timing.median(draw.exponential(size=8).tolist())["interval"] for _ in range(500)]
+    assert np.mean([low <= np.log(2) <= high for low, high in held]) > 0.95
+
+
+def test_ratios_are_theirs_over_ours() -> None:
+    timing = benchmark("timing")
+    assert timing.ratio([1, 2], [3, 6])["median"] == 3
+    assert timing.total_ratio([1, 3], [4, 4])["median"] == 2
+    assert timing.padding_ratio([[[1], [1, 1, 1]], [[1, 1]]]) == 8 / 6
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_benchmark_teaches_its_use(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        benchmark(name).main(["--help"])
+    said = capsys.readouterr().out
+    assert f"python benchmarks/{name}.py" in said
+    assert {"--rounds", "--threads", "--json"} <= set(said.split())
+
+
+# Each at toy size
 
 
 @pytest.mark.parametrize("family", ["albert", "bert"])
-def test_both_sides_have_the_same_loss_and_gradients(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = benchmark()
+def test_both_sides_have_the_same_loss_and_gradients(family: str) -> None:
+    pairs = benchmark("pairs")
     preset = PRESETS["albert-tiny-zh" if family == "albert" else "bert-tiny"]
-    small = preset.replace(vocab_size=40, max_position_embeddings=16)
-    monkeypatch.setitem(module.PRESETS, "small", small)
-    encoder, stock = module.same_weights("small")
+    encoder, stock = pairs.same_weights(preset.replace(vocab_size=40, max_position_embeddings=16))
     sequences = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 11, 3]]
-    module.check_equal(encoder, stock, sequences)
+    pairs.check_equal(encoder, stock, sequences)
     with torch.no_grad():
         encoder.ffn[0].output.bias[0] += 1
     with pytest.raises(SystemExit, match="do not compute the same"):
-        module.check_equal(encoder, stock, sequences)
+        pairs.check_equal(encoder, stock, sequences)
+
+
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_with_dropout_both_sides_draw_as_many_masks(family: str) -> None:
+    pairs = benchmark("pairs")
+    shape = SMALL if family == "albert" else PRESETS["bert-tiny"].replace(vocab_size=40)
+    encoder, stock = pairs.same_weights(shape, dropout=0.1)
+    losses = {encoder: pairs.packed_loss(encoder), stock: pairs.padded_loss(stock)}
+    ours, theirs = (pairs.dropout_sites(m, lambda loss=loss: loss([[2, 5, 3]])) for m, loss in losses.items())
+    assert ours["hidden"] == theirs["hidden"] > 2
+    assert ours["attention"] == theirs["attention"] == shape.num_calls
+
+
+def test_the_step_is_measured_against_a_stock_and_a_careful_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finetune = benchmark("finetune")
+    monkeypatch.setattr(finetune, "sequences_for", invented)
+    words = ["small", "--rounds", "3", "--batch-size", "4", "--threads", "1"]
+    finetune.main([*words, "--json", "--dropout", "0.1"])
+    found = printed(capsys)
+    assert found["padding_ratio"] > 1.2 > found["careful_padding_ratio"] >= 1
+    assert min(found["stock"]["median"], found["careful"]["median"], found["control"]["median"]) > 0
+    finetune.main([*words, "--one-length", "8"])
+    assert "padding ratio 1.00, of the careful side 1.00" in capsys.readouterr().out
+    finetune.main([*words, "--profile"])
+    assert "small, stock: share of a step's own time" in capsys.readouterr().out
+
+
+def test_the_careful_user_sees_every_text_once() -> None:
+    batches = [invented(40, count=6)[start : start + 3] for start in (0, 3)]
+    made = benchmark("finetune").by_length(batches)
+    assert sorted(s for batch in made for s in batch) == sorted(s for batch in batches for s in batch)
+
+
+def test_prediction_is_measured_against_stock_and_onnx(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("onnxruntime", "onnx", "onnxscript"):
+        pytest.importorskip(name)
+    predict = benchmark("predict")
+    monkeypatch.setattr(predict, "sequences_for", invented)
+    words = ["--rounds", "1", "--bulk", "24", "--requests", "2", "--lengths", "8", "--max-length", "40"]
+    predict.main(["small", *words, "--threads", "1", "--json"])
+    found = printed(capsys)
+    assert found["largest_difference"] < 1e-4
+    assert found["bulk"]["texts"] == 24
+    assert "one text of 8 tokens" in predict.table(found)
+    answers = {"stock": lambda s: np.full((len(s), 2), 0.5), "onnx": lambda s: np.full((len(s), 2), 0.5)}
+    with pytest.raises(SystemExit, match="do not answer the same"):
+        predict.check_equal(answers, invented(40, count=3))
+
+
+def test_whole_commands_are_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared_data: Path
+) -> None:
+    commands = benchmark("commands")
+    monkeypatch.setattr(commands, "STARTS", {"python -c pass": ["-c", "pass"]})
+    right, answers = commands.run, {}
+
+    def once(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+        """Run each side once, and thrice in this process, which has loaded all that it needs."""
+        side = next((name for name in ("thrice", "-c") if name in command), "trainer")
+        if side == "thrice" and side not in answers:
+            monkeypatch.setattr(sys, "argv", command[2:])
+            with pytest.raises(SystemExit, match="0"):
+                cli.main()
+            answers[side] = {"seconds": 1.0, "peak_bytes": 1, "output": capsys.readouterr().out}
+        elif side not in answers:
+            answers[side] = right(command, environment)
+        return dict(answers[side])
+
+    monkeypatch.setattr(commands, "run", once)
+    words = ["--rows", "32", "--epochs", "1", "--rounds", "1", "--starts", "1", "--max-length", "16", "--threads", "1"]
+    commands.main([*words, "--json"])
+    found = printed(capsys)
+    assert found["finetune"]["peak_bytes"]["trainer"] > 2**20
+    assert all(0 <= value <= 1 for values in found["finetune"]["test"].values() for value in values)
+    assert "test accuracy" in commands.table(found)
+    with pytest.raises(SystemExit, match="failed"):
+        right([sys.executable, "-c", "raise SystemExit(3)"], {})
+
+
+def test_scaling_is_measured_stage_by_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scaling = benchmark("scaling")
+    monkeypatch.setattr(scaling, "chinese_texts", lambda: ["质量很好", "物流太慢了，千万别买"])
+    monkeypatch.setitem(PRESETS, "albert-tiny-zh", SMALL.replace(max_position_embeddings=128))
+    monkeypatch.setattr(scaling, "_in_child", lambda stage, count, threads: scaling.measure_here(stage, count))
+    words = ["--counts", "40", "80", "--rounds", "1", "--model-rows", "40", "--threads", "1"]
+    scaling.main([*words, "--json"])
+    found = printed(capsys)
+    assert list(found["stages"]) == ["encode", "cached", "order", "train", "predict", "answer"]
+    assert [row["count"] for row in found["stages"]["predict"]["counts"]] == [40, 80]
+    assert [row["count"] for row in found["stages"]["answer"]["counts"]] == [40]
+    assert "microseconds a step" in scaling.table(found)
+
+
+def test_the_check_of_a_gpu_can_be_tried_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = benchmark("gpu_check")
+    monkeypatch.setattr(check, "SPEED_PRESETS", ("small",))
+    monkeypatch.setattr(check, "SPEED_TEXTS", 3)
+    monkeypatch.setattr(check, "HEAD_SIZES", (8, 12))
+    monkeypatch.setitem(PRESETS, "small", SMALL.replace(max_position_embeddings=512))
+    assert check.main(["--device", "cpu", "--steps", "30", "--rounds", "1", "--threads", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "all checks hold" in said
+    assert all(f"parity, {family}" in said for family in ("albert", "bert", "electra", "roberta"))
+
+
+def test_the_check_of_a_gpu_fails_where_the_device_computes_something_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = benchmark("gpu_check")
+    right = torch.nn.functional.scaled_dot_product_attention
+
+    def wrong(query: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
+        found = right(query, *others, **options)
+        return found if query.dtype == torch.float64 else found * 1.01
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", wrong)
+    assert check.main(["--device", "cpu", "--checks", "parity", "--json"]) == 1
+    assert printed(capsys)["ok"] is False
+
+
+def test_the_check_of_a_gpu_says_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert benchmark("gpu_check").main([]) == 2
+    assert "no GPU here" in capsys.readouterr().err
 
 
 def test_the_arms_of_the_memory_benchmark_are_what_they_are_called() -> None:

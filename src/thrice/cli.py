@@ -249,9 +249,11 @@ def predict(
 
     from thrice.predict import predict_file
 
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
+    # Answers go to the screen as they come, where a bar would stand in their way.
+    hidden = not err.is_terminal or (target is None and out.is_terminal)
+    with Progress(console=err, transient=True, disable=hidden, redirect_stdout=False) as bar:
         line = bar.add_task("predicting", total=None)
-        lines = predict_file(
+        predict_file(
             model,
             texts,
             target,
@@ -260,9 +262,8 @@ def predict(
             max_tokens=max_tokens,
             on_total=lambda total: bar.update(line, total=total),
             on_batch=lambda done: bar.advance(line, done),
+            on_line=print,
         )
-    for text in lines:
-        print(text)
 
 
 @app.command()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ import torch
 from safetensors.torch import load_file
 
 from thrice.checkpoints import load, read_sidecar
-from thrice.data.readers import read_table
+from thrice.data.streaming import stream_rows
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, DataError
-from thrice.files import clear_partials, write_atomically
+from thrice.files import clear_partials, written_beside
 from thrice.registry import plugin
 from thrice.tasks.base import Prediction, TaskModel
 
@@ -85,40 +87,50 @@ def predict_file(
     max_tokens: int = 4096,
     on_total: Callable[[int], None] | None = None,
     on_batch: Callable[[int], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Answer every row of a file with a fine-tuned model, in the file's order, its own columns kept.
 
-    target: .jsonl, .csv or .tsv to write; where None, the lines of jsonl are given back. Answers stand in columns of
-    their own, "prediction" and for classes "probabilities" (what is no text is JSON text in csv and tsv).
+    target: .jsonl, .csv or .tsv to write; where None, lines of jsonl are given to `on_line` as they come, or without
+    it given back. Answers stand in columns of their own, "prediction" and for classes "probabilities" (what is no text
+    is JSON text in csv and tsv).
+    The whole file is checked before the first answer; then it is read, answered and written a block of rows at a time
+    (see `data.streaming`), so that memory does not grow with the file. The target appears when it is complete.
     Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown; and, before
     anything is predicted, where the target cannot be written.
     """
     kind = "jsonl" if target is None else _check_target(target)
     tuned = load_model(folder)
-    table = read_table(texts, columns=columns, format=format)
-    taken = sorted(set(tuned.model.task.answers) & set(table.columns))
+    task = tuned.model.task
+    stream = stream_rows(texts, columns=columns, format=format, check=partial(task.read, gold=False))
+    taken = sorted(set(task.answers) & set(stream.columns))
     if taken:
         raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
-    examples = tuned.model.task.read(table, gold=False)
     if on_total is not None:
-        on_total(len(examples))
-    answers = tuned.answer(examples, max_tokens=max_tokens, on_batch=on_batch)
-    kept = [{column: row.get(column) for column in table.columns} for row in table.rows]
-    rows = [row | answer for row, answer in zip(kept, answers, strict=True)]
-    if kind == "jsonl":
-        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-        if target is None:
-            return lines
-        write_atomically(target, "".join(line + "\n" for line in lines))
-    elif target is not None:
-        write_atomically(target, _delimited(rows, "\t" if kind == "tsv" else ","))
+        on_total(stream.num_rows)
+
+    def answered() -> Iterator[Row]:
+        for block in stream.blocks():
+            answers = tuned.answer(task.read(block, gold=False), max_tokens=max_tokens, on_batch=on_batch)
+            for row, answer in zip(block.rows, answers, strict=True):
+                yield {column: row.get(column) for column in stream.columns} | answer
+
+    lines: list[str] = []
+    if target is None:
+        for row in answered():
+            (on_line or lines.append)(_json_line(row))
+        return lines
+    with written_beside(target) as beside, open(beside, "wb") as file:
+        header = {name: name for name in (*stream.columns, *task.answers)}
+        for row in answered() if kind == "jsonl" else itertools.chain([header], answered()):
+            file.write((FORMS[kind](row) + "\n").encode())
     return []
 
 
 def _check_target(target: Path) -> str:
     """Give the kind of a file to write; raises DataError where it has none or cannot be written, and makes nothing."""
     kind = target.suffix.removeprefix(".")
-    if kind not in ("csv", "jsonl", "tsv"):
+    if kind not in FORMS:
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
     if target.is_dir():
         raise DataError(f"{target} is a folder; expected the name of a file to write")
@@ -131,16 +143,27 @@ def _check_target(target: Path) -> str:
     return kind
 
 
-def _delimited(rows: list[dict[str, Any]], delimiter: str) -> str:
-    """Give rows as csv or tsv text; a tsv has no quoting, so a tab or line break inside a cell becomes a space."""
+Row = dict[str, Any]
 
-    def cell(value: Any) -> str:
-        return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
-    cells = [[cell(value) for value in row.values()] for row in rows]
-    table = [list(rows[0]), *cells]
-    if delimiter == "\t":
-        return "".join("\t".join(re.sub(r"[\t\r\n]+", " ", cell) for cell in line) + "\n" for line in table)
+def _json_line(row: Row) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _csv_line(row: Row) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerow([_cell(value) for value in row.values()])
+    return text.getvalue().removesuffix("\n")
+
+
+def _tsv_line(row: Row) -> str:
+    """Give a line of tsv; it has no quoting, so a tab or line break inside a cell becomes a space."""
+    return "\t".join(re.sub(r"[\t\r\n]+", " ", _cell(value)) for value in row.values())
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+FORMS: dict[str, Callable[[Row], str]] = {"csv": _csv_line, "jsonl": _json_line, "tsv": _tsv_line}
+"""How a row is written, by the ending of the target's name."""

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,11 @@ def _bytes_of(path: Path) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decoded(data: bytes, name: str, *, first_line: int = 1) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + first_line
         encoding = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "GB18030"
         raise DataError(
             f"{name}: line {line} is not UTF-8 (byte {data[error.start]:#04x}); "
@@ -160,19 +160,7 @@ def _table(source: str, parsed: Parsed) -> Table:
     """Make the table of (line, object) pairs; raises DataError for all bad rows at once and for a wrong count."""
     stated, expected, place, objects = parsed
     columns: dict[str, None] = dict.fromkeys(stated or ())
-    rows: list[dict[str, Cell]] = []
-    lines: list[int] = []
-    problems: list[tuple[int, str]] = []
-    for line, value in objects:
-        if isinstance(value, str):
-            problems.append((line, value))
-            continue
-        cells = {key: _cell(item) for key, item in value.items()}
-        if any(SURROGATE.search(cell if isinstance(cell, str) else "".join(cell or ())) for cell in cells.values()):
-            problems.append((line, "half of a surrogate pair, which is no text"))
-        columns.update(dict.fromkeys(cells))
-        rows.append({key: cell for key, cell in cells.items() if cell is not None})
-        lines.append(line)
+    rows, lines, problems = _collected(objects, columns)
     _raise_for_rows(f"{source}: bad rows", problems, place=place)
     if len(rows) != expected:
         raise DataError(f"{source}: {len(rows)} rows were read, the file holds {expected}; is it damaged?")
@@ -183,9 +171,27 @@ def _table(source: str, parsed: Parsed) -> Table:
     return Table(columns=names, rows=rows, lines=lines, source=source, fingerprint=_fingerprint(names, rows))
 
 
+def _collected(
+    objects: Iterator[tuple[int, Any]], columns: dict[str, None]
+) -> tuple[list[dict[str, Cell]], list[int], list[tuple[int, str]]]:
+    """Give rows, their lines and the problems of (line, object) pairs; new names of columns are added to `columns`."""
+    rows, lines, problems = [], [], []
+    for line, value in objects:
+        if isinstance(value, str):
+            problems.append((line, value))
+            continue
+        cells = {key: _cell(item) for key, item in value.items()}
+        if any(SURROGATE.search(cell if isinstance(cell, str) else "".join(cell or ())) for cell in cells.values()):
+            problems.append((line, "half of a surrogate pair, which is no text"))
+        columns.update(dict.fromkeys(cells))
+        rows.append({key: cell for key, cell in cells.items() if cell is not None})
+        lines.append(line)
+    return rows, lines, problems
+
+
 def _delimited_objects(data: bytes, text: str, name: str, kind: str, columns: Sequence[str] | None) -> Parsed:
     """Parse csv or tsv."""
-    records = _csv_records(text, name) if kind == "csv" else _tsv_records(text)
+    records = _csv_records(_lines(text), name) if kind == "csv" else _tsv_records(text)
     header_line, header = (0, list(columns)) if columns is not None else next(records)
     repeated = sorted({column for column in header if header.count(column) > 1})
     if repeated:
@@ -223,8 +229,8 @@ def _tsv_records(text: str) -> Iterator[tuple[int, list[str]]]:
         yield line, record.removesuffix("\r").split("\t")
 
 
-def _csv_records(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in _lines(text)), strict=True)
+def _csv_records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
     start = 1
     while True:
         # The limit, 131072 characters a field unless set, is one value for the whole process.
@@ -251,8 +257,7 @@ class _Number(str):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
+    if len(value := dict(pairs)) < len(pairs):
         raise ValueError("a key stands twice in one object")
     return value
 

@@ -33,3 +33,7 @@ def read_json(path: Path) -> Any:
         return json.loads(text)
     except RecursionError:
         raise json.JSONDecodeError("nested too deeply", text[:100], 0) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python reads no number of more than 4300 digits
+        raise json.JSONDecodeError(str(error).partition(":")[0], text[:100], 0) from None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thrice.checkpoints.formats import NO_PARAMETER, WHEN_UNTIED, Format
-from thrice.checkpoints.load import SIDECAR, maps_of
+from thrice.checkpoints.load import SIDECAR, SIDECAR_FORMAT, maps_of
 from thrice.checkpoints.name_map import DECODER, apart, bits_equal, pairs_of
 from thrice.errors import CheckpointError
 from thrice.files import read_json, write_json
@@ -86,7 +86,7 @@ def save(
             tokenizer.save(partial)
         if sidecar is not None or not said:
             maps = {"attention_map": encoder.config.attention_map, "ffn_map": encoder.config.ffn_map}
-            write_json(partial / SIDECAR, {"format": 1, **maps, **(sidecar or {})})
+            write_json(partial / SIDECAR, {"format": SIDECAR_FORMAT, **maps, **(sidecar or {})})
         _move_into_place(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thrice.errors import ConfigError
-from thrice.files import read_json, write_json
+from thrice.compare.results import read_object, read_study
+from thrice.errors import ConfigError, DataError
+from thrice.files import write_json
 from thrice.finetune import DataSource
+from thrice.schema import misfits
 from thrice.training import TrainingConfig
 
 TFIDF = "tfidf"
@@ -139,7 +141,7 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     path = folder / "study.json"
     value = {**study.to_json(), **facts}
     if path.exists():
-        before = read_json(path)
+        before = read_study(folder)
         own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
         changed = [k for k, v in own.items() if before.get(k) != v]
         begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
@@ -164,7 +166,13 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
 def threads_of(folder: Path) -> int | None:
     """Give the threads per cell of the study that a folder holds, so that a second start need not name them again."""
     path = folder / "study.json"
-    return int(read_json(path)["threads"]) if path.is_file() else None
+    if not path.is_file():
+        return None
+    content = read_object(path)
+    problems = misfits(content, {"threads": int})
+    if problems:
+        raise DataError(f"{path}: {problems[0]} - say --threads, or begin the study anew with --restart")
+    return int(content["threads"])
 
 
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:

@@ -94,9 +94,11 @@ def guess_columns(
 
 def _guess_text(free: list[str], table: Table, text_pair: str | None, label: str | None) -> tuple[str, str | None]:
     """Give the text column and its pair out of the columns that are still free."""
-    plain = {plain(name): name for name in free}
-    second = plain if text_pair is None else {plain(text_pair): text_pair}
-    found: list[tuple[str, str | None]] = [(plain[a], second[b]) for a, b in PAIR_NAMES if a in plain and b in second]
+    by_plain = {plain(name): name for name in free}
+    second = by_plain if text_pair is None else {plain(text_pair): text_pair}
+    found: list[tuple[str, str | None]] = [
+        (by_plain[a], second[b]) for a, b in PAIR_NAMES if a in by_plain and b in second
+    ]
     in_pairs = {name for pair in found for name in pair}
     found += [(name, text_pair) for name in free if plain(name) in TEXT_NAMES and name not in in_pairs]
     if len(found) == 1:

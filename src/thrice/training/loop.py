@@ -333,7 +333,11 @@ def _finished_result(folder: Path, identity: Mapping[str, Any]) -> FitResult | N
     path = folder / "fit.json"
     if not path.exists():
         return None
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error} - {resume.WAY_OUT}") from error
+    resume.check_saved(path, content, {"identity": resume.IDENTITY, "result": FitResult})
     resume.check_identity(folder, content["identity"], identity)
     return FitResult(**content["result"])
 

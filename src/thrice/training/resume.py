@@ -30,9 +30,11 @@ from torch import Tensor, nn
 
 from thrice.errors import TrainingError
 from thrice.files import read_json, write_atomically
+from thrice.schema import misfits, newer_format
 from thrice.training.config import BOOKKEEPING, TrainingConfig
 
 FORMAT = 1
+IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
 
 
@@ -142,6 +144,13 @@ def run_identity(
     return plain
 
 
+def check_saved(path: Path, content: Any, wanted: Mapping[str, Any]) -> None:
+    """Raise TrainingError that lists what is wrong in a file of a run; wanted: see `schema.misfits`."""
+    problems = newer_format(content, FORMAT) or misfits(content, dict(wanted))
+    if problems:
+        raise TrainingError(f"{path} is damaged: {'; '.join(problems[:8])} - {WAY_OUT}")
+
+
 def check_identity(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise TrainingError that names what changed if a folder's run is not the one asked for."""
     changes = []
@@ -211,6 +220,9 @@ def load_run(
         return None
     try:
         content = read_json(state_file)
+        check_saved(
+            state_file, content, {"identity": IDENTITY, "tensors": str, "state": RunState, "random": dict[str, Any]}
+        )
         check_identity(folder, content["identity"], identity)
         tensors = safetensors.torch.load_file(state_file.with_name(content["tensors"]))
         _copy_into(named_tensors(model), {k[6:]: v for k, v in tensors.items() if k.startswith("model.")})

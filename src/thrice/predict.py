@@ -137,6 +137,8 @@ def predict_file(
     kind = "jsonl" if target is None else target.suffix.removeprefix(".")
     if kind not in ("csv", "jsonl", "tsv"):
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
+    if target is not None and target.is_dir():
+        raise DataError(f"{target} is a folder, expected the name of a file to write")
     tuned = load_model(folder)
     table = read_table(texts, columns=columns, format=format)
     taken = sorted(set(tuned.model.task.answers) & set(table.columns))

@@ -8,6 +8,7 @@ import logging
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -287,7 +288,9 @@ def _safetensors(file: Path) -> dict[str, Entry]:
 def _pickled(file: Path) -> dict[str, Entry]:
     try:
         # Files of torch before 1.6 are no zip archives and cannot be mapped.
-        held = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about pickles that it then refuses
+            held = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except (pickle.UnpicklingError, struct.error, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(file, error) from error
     if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):

@@ -170,8 +170,9 @@ def refuse_foreign_folder(folder: Path) -> None:
         raise CheckpointError(
             f"{folder} holds other things than a checkpoint; expected a new, empty or checkpoint folder"
         )
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file, expected the name of a folder")
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if file is not None:
+        raise CheckpointError(f"{file} is a file, expected the name of a folder")
 
 
 def _is_checkpoint(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,8 @@ class Study:
             values = getattr(self, name)
             if not values:
                 problems.append(f"a study needs at least one of {name}")
-            repeated = sorted({str(v) for v in values if values.count(v) > 1})
+            plain = [os.path.normpath(v) if isinstance(v, str) else v for v in values]  # m1 and m1/ are one folder
+            repeated = sorted({str(v) for v, key in zip(values, plain, strict=True) if plain.count(key) > 1})
             if repeated:
                 problems.append(f"{name} named twice: {', '.join(repeated)}")
         if not 1 <= self.threads <= 1024:

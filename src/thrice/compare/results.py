@@ -99,7 +99,8 @@ def read_study(study: Path) -> dict[str, Any]:
             f"{study} holds no study: study.json is missing - name the folder given to `thrice compare --out`"
         )
     content = read_object(path)
-    problems = newer_format(content, FORMAT) or misfits(content, STUDY)
+    _check_format(path, content)
+    problems = misfits(content, STUDY)
     if not problems:
         named = [(f"arms[{place}]", arm) for place, arm in enumerate(content["arms"]) if not isinstance(arm, str)]
         problems = [problem for place, arm in named for problem in misfits(arm, {"name": str}, place=place)]
@@ -114,7 +115,8 @@ def read_cost(study: Path) -> dict[str, Any]:
     """Give the content of `cost.json`, or no arms where nothing was measured yet."""
     path = Path(study) / "cost.json"
     content = read_object(path) if path.is_file() else {}
-    problems = newer_format(content, FORMAT) or misfits(content, MEASURED)
+    _check_format(path, content)
+    problems = misfits(content, MEASURED)
     if not problems:
         arms = (content.get("arms") or {}).items()
         problems = [p for arm, held in arms for p in misfits(held or {}, MEASURED_ARM, place=f"arms.{arm}")]
@@ -176,6 +178,11 @@ def summarise(study: Path) -> dict[str, Any]:
         "outside": [{"arm": arm, "seed": seed} for arm, seed in cells if (arm, seed) not in planned],
         "study": content,
     }
+
+
+def _check_format(path: Path, content: dict[str, Any]) -> None:
+    if problems := newer_format(content, FORMAT):
+        raise DataError(f"{path}: {problems[0]}")
 
 
 def _runs(arm: str, seeds: list[int], cells: Mapping[tuple[str, int], Row], metric: str) -> list[dict[str, Any]]:

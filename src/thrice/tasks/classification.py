@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -351,8 +352,10 @@ def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[st
             raise ConfigError(
                 f"--class-weight {text!r}: expected 'balanced' or name=weight,..., got {part!r}"
             ) from None
-        if name not in labels or not given[name] > 0:
-            raise ConfigError(f"--class-weight: {part!r} wants a weight above 0 for a class; {nearest(name, labels)}")
+        if name not in labels:
+            raise ConfigError(f"--class-weight {part!r}: no class called {name!r}; {nearest(name, labels)}")
+        if not 0 < given[name] < math.inf:
+            raise ConfigError(f"--class-weight {part!r}: expected a number above 0; leave rows of a class out instead")
     return tuple(given.get(name, 1.0) for name in labels)
 
 

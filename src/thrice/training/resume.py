@@ -146,7 +146,9 @@ def run_identity(
 
 def check_saved(path: Path, content: Any, wanted: Mapping[str, Any]) -> None:
     """Raise TrainingError that lists what is wrong in a file of a run; wanted: see `schema.misfits`."""
-    problems = newer_format(content, FORMAT) or misfits(content, dict(wanted))
+    if problems := newer_format(content, FORMAT):
+        raise TrainingError(f"{path}: {problems[0]}, or {WAY_OUT}")
+    problems = misfits(content, dict(wanted))
     if problems:
         raise TrainingError(f"{path} is damaged: {'; '.join(problems[:8])} - {WAY_OUT}")
 

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"errors"},
     "sharing": {"model", "errors"},
     "checkpoints": {"model", "sharing", "errors", "files", "registry", "zoo", "schema"},
-    "data": {"model.packing", "errors", "files", "registry"},
+    "data": {"model.packing", "errors", "files", "registry", "schema"},
     "objectives": {"model", "data", "errors"},
     "tasks": {"model", "data", "errors"},
     "training": {"model.packing", "errors", "files", "schema"},

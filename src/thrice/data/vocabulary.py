@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 from thrice.errors import DataError
+from thrice.schema import misfits
 
 
 def plain_vocabulary(kind: str, content: bytes) -> dict[str, int]:
-    """Give token -> id of a vocab.txt or vocab.json; raises ValueError or TypeError where it is none."""
+    """Give token -> id of a vocab.txt or vocab.json; raises ValueError where it is none."""
     if kind == "vocab.json":
-        return dict(json.loads(content))
+        found = json.loads(content)
+        if problems := misfits(found, dict[str, int]):
+            raise ValueError(problems[0])
+        return dict(found)
     # As the Rust library reads it: the white space tokens of Google's Chinese vocabulary (U+2028) become "".
     lines = content.decode("utf-8").removesuffix("\n").split("\n")
     return {line.rstrip(): index for index, line in enumerate(lines)}
@@ -24,7 +28,10 @@ def check_agreement(folder: Path, vocabulary: dict[str, int], files: dict[str, b
     """
     for kind in ("vocab.txt", "vocab.json"):
         if kind in files:
-            plain = plain_vocabulary(kind, files[kind])
+            try:
+                plain = plain_vocabulary(kind, files[kind])
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{folder}: {kind} cannot be read: {error}; copy it again, or remove it") from error
             wrong = [token for token, index in plain.items() if vocabulary.get(token) != index]
             if wrong:
                 raise DataError(

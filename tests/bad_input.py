@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a table
 """Bad input and the message it gets: one table, run by test_bad_input.py and printed in docs/bad-input.md.
 
 `python tests/bad_input.py > docs/bad-input.md` writes the document again.
@@ -292,7 +293,7 @@ The table is `CASES` of `tests/bad_input.py`; a test types every command and com
 
     python tests/bad_input.py > docs/bad-input.md
 
-What looks odd and is read as it is: a byte order mark of UTF-8, lines of ten million letters, NUL letters inside a text,
+What looks odd and is read as it is: a byte order mark of UTF-8, lines of any length, NUL letters inside a text,
 empty texts, texts of emoji, texts written from right to left or in several scripts, values nested in JSON (they become
 JSON text), weights in float64, float16 or bfloat16 (they become float32).
 """

@@ -65,7 +65,7 @@ def test_the_document_holds_exactly_these_cases() -> None:
 
 LEGITIMATE = {
     "a byte order mark": "\ufeff" + ROWS,
-    "a text of three million letters": ROWS + "ab " * 1_000_000 + ",good\n",
+    "a text of many letters": ROWS + "ab " * 100_000 + ",good\n",
     "NUL letters": ROWS + "a\0b,good\n",
     "empty texts": ROWS + ",good\n,bad\n",
     "emoji, right to left, mixed scripts": ROWS + "🙂🙂,good\nשלום عليكم abc 中文,bad\n",

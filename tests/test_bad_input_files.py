@@ -103,13 +103,13 @@ def test_config_values_of_the_wrong_kind_or_size_are_refused_or_harmless(family:
     stock = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     refused = 0
     for key in stock:
-        for other in (*WRONG, 100_000, 10**12, 0, float("nan"), float("inf")):
+        for other in (-1, 1e30, 10**400, "x", [[1]], 100_000, float("nan")):
             (folder / "config.json").write_text(json.dumps({**stock, key: other}), encoding="utf-8")
             try:
                 load(str(folder))
             except CheckpointError:
                 refused += 1
-    assert refused > 5 * len(stock)
+    assert refused > 3 * len(stock)
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
@@ -127,13 +127,16 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
 def test_every_wrong_kind_in_thrice_json_is_an_error_or_harmless(tuned: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tuned, tmp_path / "out")
     whole = json.loads((folder / "thrice.json").read_text(encoding="utf-8"))
+    said = []
     for place in places(whole):
         for other in WRONG:
             (folder / "thrice.json").write_text(json.dumps(changed(whole, place, other)), encoding="utf-8")
             try:
                 load_model(folder)
             except ThriceError as error:
-                assert "thrice.json" in str(error) or "max-length" in str(error)
+                said.append(str(error))
+    assert len(said) > 100
+    assert all("thrice.json" in text or "max-length" in text for text in said)
 
 
 @pytest.mark.parametrize("name", ["study.json", "cost.json", "cells/cell-000.json"])
@@ -148,13 +151,16 @@ def test_every_wrong_kind_in_a_study_is_an_error_or_harmless(
     monkeypatch.setattr(page, "_charts", lambda summary, rows: [])  # seconds each
     folder = full_study(tmp_path / "study")
     whole = json.loads((folder / name).read_text(encoding="utf-8"))
+    said = []
     for place in places(whole):
-        for other in WRONG:
+        for other in ("x", 10**400, {}) if len(place) < 3 or "step_ms" in place else ():
             (folder / name).write_text(json.dumps(changed(whole, place, other)), encoding="utf-8")
             try:
                 render_report(summarise(folder), read_rows(folder))
             except DataError as error:
-                assert Path(name).name in str(error) or "study.json" in str(error)
+                said.append(str(error))
+    assert len(said) > 15
+    assert all(Path(name).name in text or "study.json" in text for text in said)
 
 
 def test_a_damaged_result_of_a_run_is_refused_with_a_way_out(tmp_path: Path) -> None:

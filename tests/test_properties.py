@@ -96,13 +96,9 @@ def test_packing_keeps_every_sequence(sequences: list[list[int]]) -> None:
     packed = pack(sequences)
     ends = torch.cumsum(torch.tensor(packed.lengths), 0).tolist()
     runs = [packed.input_ids[end - n : end].tolist() for end, n in zip(ends, packed.lengths, strict=True)]
-    starts = {
-        start: run for start, run in zip([e - n for e, n in zip(ends, packed.lengths, strict=True)], runs, strict=True)
-    }
-    assert [starts[start] for start in packed.starts.tolist()] == sequences
-    assert packed.lengths == tuple(sorted(packed.lengths, reverse=True)) or list(packed.lengths) == sorted(
-        packed.lengths, reverse=True
-    )
+    begin = dict(zip([end - n for end, n in zip(ends, packed.lengths, strict=True)], runs, strict=True))
+    assert [begin[start] for start in packed.starts.tolist()] == sequences
+    assert list(packed.lengths) == sorted(packed.lengths, reverse=True)
 
 
 @pytest.mark.parametrize("family", sorted(HEADS))

@@ -44,9 +44,9 @@ STUDY = {
 }
 
 MEASURED = {"method?": str | None, "arms?": dict[str, dict[str, Any] | None] | None}
-MEASURED_ARM: dict[str, Any] = {f"{name}?": float | None for name in COST if name != "step_ms"} | {
-    "step_ms?": dict[str, Any] | None
-}
+STEP = {"median": float, "values": list[float]}
+MEASURED_ARM = {f"{name}?": float | None for name in COST}
+"""Of every arm; its step_ms is a STEP."""
 
 ROW = {
     "arm": str,
@@ -119,7 +119,11 @@ def read_cost(study: Path) -> dict[str, Any]:
     problems = misfits(content, MEASURED)
     if not problems:
         arms = (content.get("arms") or {}).items()
-        problems = [p for arm, held in arms for p in misfits(held or {}, MEASURED_ARM, place=f"arms.{arm}")]
+        for arm, held in arms:
+            numbers = {name: value for name, value in (held or {}).items() if name != "step_ms"}
+            problems += misfits(numbers, MEASURED_ARM, place=f"arms.{arm}")
+            step = (held or {}).get("step_ms")
+            problems += misfits(step, STEP, place=f"arms.{arm}.step_ms") if step is not None else []
     if problems:
         raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study measures again")
     return {**content, "arms": content.get("arms") or {}}

@@ -100,7 +100,7 @@ def test_a_config_of_another_size_is_no_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"hidden_size": "wide"}, "hidden_size is 'wide', expected int"),
+        ({"hidden_size": "wide"}, "hidden_size is 'wide', expected a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": None}, "num_hidden_layers is None"),
         ({"is_decoder": True}, "is_decoder"),

@@ -161,6 +161,8 @@ def compare(
     from thrice.finetune import check_metric, read_splits
     from thrice.training import TrainingConfig
 
+    if seeds < 1:
+        raise ConfigError(f"--seeds is {seeds}, it must be at least 1")
     source, asked = options.source(), options.task_options()
     task, _ = read_splits(options.task, source, asked)
     err.print(task.describe(), markup=False, highlight=False, soft_wrap=True)

@@ -33,8 +33,10 @@ def written_beside(path: Path) -> Iterator[Path]:
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
+            raise type(error)(error.errno, error.strerror, str(path)) from None
         raise
 
 
@@ -57,6 +59,10 @@ def read_json(path: Path) -> Any:
         return json.loads(text)
     except RecursionError:
         raise json.JSONDecodeError("nested too deeply", text[:100], 0) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python reads no number of more than 4300 digits
+        raise json.JSONDecodeError(str(error).partition(":")[0], text[:100], 0) from None
 
 
 def clear_partials(folder: Path, name: str = "*", *, deep: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from thrice.checkpoints import load, read_sidecar
 from thrice.data.streaming import stream_rows
@@ -23,7 +26,10 @@ from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, DataError
 from thrice.files import clear_partials, written_beside
 from thrice.registry import plugin
-from thrice.tasks.base import Prediction, TaskModel
+from thrice.schema import misfits
+from thrice.tasks.base import Prediction, Task, TaskModel
+
+TASK_HEAD = "task_head.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,25 +62,62 @@ def load_model(folder: str | Path) -> FineTuned:
     """Read what `thrice finetune` wrote; raises CheckpointError where the folder was not fine-tuned by thrice."""
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder}: no such folder; name one that thrice finetune wrote")
-    settings = (read_sidecar(Path(folder)) or {}).get("task")
-    if settings is None:
+    sidecar = read_sidecar(Path(folder)) or {}
+    if sidecar.get("task") is None:
         raise CheckpointError(
             f"{folder} is no fine-tuned model of thrice: no thrice.json names its task; make one with thrice finetune"
         )
-    task = plugin("tasks", settings["name"]).restore(settings["settings"])
+    task = _restored(Path(folder), sidecar)
     encoder = load(str(folder))
     trained = dict(encoder.heads.items())
     model = TaskModel(encoder, task)
     for name, head in model.encoder.heads.items():
         if name not in trained:
             raise CheckpointError(f"{folder}: the task's {name} head is missing from the checkpoint")
-        head.load_state_dict(trained[name].state_dict())
+        _fill(head, trained[name].state_dict(), place=f"{folder}: the {name} head")
     if model.head is not None:
-        model.head.load_state_dict(load_file(Path(folder) / "task_head.safetensors"))
+        _fill(model.head, _own_head(Path(folder)), place=f"{Path(folder) / TASK_HEAD}")
     config = encoder.config
     words = Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return FineTuned(model=model.eval().to(device), tokenizer=words)
+
+
+def _restored(folder: Path, sidecar: dict[str, Any]) -> Task:
+    """Give the task that a folder's thrice.json describes; raises CheckpointError that lists what is wrong in it."""
+    problems = misfits(sidecar, {"task": {"name": str, "settings": dict[str, Any]}})
+    try:
+        if not problems:
+            kind, settings = plugin("tasks", sidecar["task"]["name"]), sidecar["task"]["settings"]
+            problems = misfits(settings, kind, place="task.settings") if dataclasses.is_dataclass(kind) else []
+        if not problems:
+            task: Task = kind.restore(settings)
+            return task
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problems = [f"task.settings: {type(error).__name__}: {error}"]
+    raise CheckpointError(
+        f"{folder / 'thrice.json'} is damaged: {'; '.join(problems[:8])}. - copy it again, or fine-tune again"
+    )
+
+
+def _own_head(folder: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(folder / TASK_HEAD)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder / TASK_HEAD} cannot be read: {error}. - copy it again?") from error
+
+
+def _fill(head: nn.Module, weights: dict[str, Tensor], *, place: str) -> None:
+    """Copy weights into a head; raises CheckpointError where they are not those of the task in thrice.json."""
+    ours, theirs = ({name: tuple(t.shape) for name, t in held.items()} for held in (head.state_dict(), weights))
+    if ours != theirs:
+        shown = ", ".join(
+            f"{name} is {theirs.get(name, 'absent')}, the task wants {ours.get(name, 'none')}"
+            for name in sorted({*ours, *theirs})
+            if ours.get(name) != theirs.get(name)
+        )
+        raise CheckpointError(f"{place} is not the one of the task in thrice.json: {shown}. - fine-tune again?")
+    head.load_state_dict(weights)
 
 
 def predict_file(

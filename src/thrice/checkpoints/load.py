@@ -8,6 +8,7 @@ import logging
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from thrice.files import read_json
 from thrice.model.config import EncoderConfig, canonical
 from thrice.model.encoder import Encoder
 from thrice.model.presets import PRESETS
+from thrice.schema import misfits, newer_format
 from thrice.sharing.patterns import describe, parse, refines
 from thrice.sharing.transform import unshare
 
 logger = logging.getLogger("thrice")
 
 SIDECAR = "thrice.json"
+SIDECAR_FORMAT = 1
 
 # In the order in which transformers looks for them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -95,9 +98,17 @@ def load_folder(folder: Path) -> Encoder:
     for head, num_labels in plan.heads.items():
         encoder.add_head(head, num_labels=num_labels, tied=not plan.untied)
     targets = apart(encoder.state_dict())
+    broken = []
     with torch.no_grad():
         for ours, names in plan.reads.items():
             targets[ours].copy_(checkpoint.entries[names[0]].read())
+            if not torch.isfinite(targets[ours]).all():
+                broken.append(names[0])
+    if broken:
+        raise CheckpointError(
+            f"{folder}: {len(broken)} of {len(checkpoint.entries)} tensors hold NaN or infinity: {_some(broken)}. - a "
+            "run that diverged, or a damaged copy? use another checkpoint"
+        )
     return encoder.eval()
 
 
@@ -117,6 +128,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     Raises CheckpointError where a file is missing, damaged, or no such file.
     """
     stock = _read_object(folder / "config.json")
+    if problems := misfits(stock, {"architectures?": list[str] | None, "model_type?": str | None}):
+        raise CheckpointError(f"{folder / 'config.json'}: {_some(problems)}")
     found = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
     if found is None:
         raise CheckpointError(f"{folder}: expected one of {', '.join(_WEIGHTS)}; the folder holds {_listing(folder)}")
@@ -162,8 +175,18 @@ def plan_checkpoint(checkpoint: Checkpoint) -> Plan:
 
 
 def read_sidecar(folder: Path) -> dict[str, Any] | None:
-    """Give what `thrice.json` says, None where there is none; raises CheckpointError where it is no JSON object."""
-    return _read_object(folder / SIDECAR) if (folder / SIDECAR).is_file() else None
+    """Give what `thrice.json` says, None where there is none.
+
+    Raises CheckpointError where it is no JSON object, or one that a newer thrice wrote. What it says is judged by those
+    who use it: the maps here, the task by `load_model`.
+    """
+    if not (folder / SIDECAR).is_file():
+        return None
+    content = _read_object(folder / SIDECAR)
+    problems = newer_format(content, SIDECAR_FORMAT)
+    if problems:
+        raise CheckpointError(f"{folder / SIDECAR}: {problems[0]}")
+    return content
 
 
 def carried_config(folder: Path) -> dict[str, Any]:
@@ -265,7 +288,9 @@ def _safetensors(file: Path) -> dict[str, Entry]:
 def _pickled(file: Path) -> dict[str, Entry]:
     try:
         # Files of torch before 1.6 are no zip archives and cannot be mapped.
-        held = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about pickles that it then refuses
+            held = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except (pickle.UnpicklingError, struct.error, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(file, error) from error
     if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):

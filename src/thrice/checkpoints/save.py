@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from thrice.checkpoints.formats import NO_PARAMETER, WHEN_UNTIED, Format
-from thrice.checkpoints.load import SIDECAR, maps_of
+from thrice.checkpoints.load import SIDECAR, SIDECAR_FORMAT, maps_of
 from thrice.checkpoints.name_map import DECODER, apart, bits_equal, pairs_of
 from thrice.errors import CheckpointError
 from thrice.files import clear_partials, partial_path, plain_os_errors, read_json, write_json
@@ -86,7 +86,7 @@ def save(
             tokenizer.save(partial)
         if sidecar is not None or not said:
             maps = {"attention_map": encoder.config.attention_map, "ffn_map": encoder.config.ffn_map}
-            write_json(partial / SIDECAR, {"format": 1, **maps, **(sidecar or {})})
+            write_json(partial / SIDECAR, {"format": SIDECAR_FORMAT, **maps, **(sidecar or {})})
         _move_into_place(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -171,8 +171,9 @@ def refuse_foreign_folder(folder: Path) -> None:
         raise CheckpointError(
             f"{folder} holds other things than a checkpoint; expected a new, empty or checkpoint folder"
         )
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file, expected the name of a folder")
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if file is not None:
+        raise CheckpointError(f"{file} is a file, expected the name of a folder")
 
 
 def _is_checkpoint(folder: Path) -> bool:

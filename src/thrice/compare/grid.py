@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thrice.errors import ConfigError
-from thrice.files import read_json, write_json
+from thrice.compare.results import read_object, read_study
+from thrice.errors import ConfigError, DataError
+from thrice.files import write_json
 from thrice.finetune import DataSource
 from thrice.locks import LOCK
+from thrice.schema import misfits
 from thrice.training import TrainingConfig
 
 TFIDF = "tfidf"
@@ -53,7 +56,8 @@ class Study:
             values = getattr(self, name)
             if not values:
                 problems.append(f"a study needs at least one of {name}")
-            repeated = sorted({str(v) for v in values if values.count(v) > 1})
+            plain = [os.path.normpath(v) if isinstance(v, str) else v for v in values]  # m1 and m1/ are one folder
+            repeated = sorted({str(v) for v, key in zip(values, plain, strict=True) if plain.count(key) > 1})
             if repeated:
                 problems.append(f"{name} named twice: {', '.join(repeated)}")
         if not 1 <= self.threads <= 1024:
@@ -144,7 +148,7 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     path = folder / "study.json"
     value = {**study.to_json(), **facts}
     if path.exists():
-        before = read_json(path)
+        before = read_study(folder)
         own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
         # An older study does not name the fields that training had not yet: they had what is their default now.
         before["training"] = dataclasses.asdict(TrainingConfig()) | before.get("training", {})
@@ -171,7 +175,13 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
 def threads_of(folder: Path) -> int | None:
     """Give the threads per cell of the study that a folder holds, so that a second start need not name them again."""
     path = folder / "study.json"
-    return int(read_json(path)["threads"]) if path.is_file() else None
+    if not path.is_file():
+        return None
+    content = read_object(path)
+    problems = misfits(content, {"threads": int})
+    if problems:
+        raise DataError(f"{path}: {problems[0]} - say --threads, or begin the study anew with --restart")
+    return int(content["threads"])
 
 
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:

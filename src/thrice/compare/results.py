@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from thrice.compare.statistics import paired_difference, summary
 from thrice.errors import DataError
 from thrice.files import read_json
+from thrice.schema import misfits, newer_format
 
 Row = dict[str, Any]
 
@@ -30,14 +30,32 @@ COST = (
     "step_ms",
 )
 
-KINDS: dict[str, type | tuple[type, ...]] = {
+FORMAT = 1
+"""Newest format of these files that is read; a file that does not say its own has format 1."""
+
+STUDY = {
+    "task": str,
+    "metric": str,
+    "arms": list[str | dict[str, Any]],
+    "seeds": list[int],
+    "data?": dict[str, Any] | None,
+    "notes?": list[str] | None,
+    "command?": str | list[str] | None,
+}
+
+MEASURED = {"method?": str | None, "arms?": dict[str, dict[str, Any] | None] | None}
+STEP = {"median": float, "values": list[float]}
+MEASURED_ARM = {f"{name}?": float | None for name in COST}
+"""Of every arm; its step_ms is a STEP."""
+
+ROW = {
     "arm": str,
     "seed": int,
     "metric": str,
-    "epochs": list,
+    "epochs": list[Any],
     "best_epoch": int,
-    "best_dev": (int, float),
-    "epoch1_dev": (int, float),
+    "best_dev": float,
+    "epoch1_dev": float,
     "collapsed": bool,
 }
 
@@ -80,18 +98,34 @@ def read_study(study: Path) -> dict[str, Any]:
         raise DataError(
             f"{study} holds no study: study.json is missing - name the folder given to `thrice compare --out`"
         )
-    content = _read_object(path)
-    problems = [f"{key} is missing" for key in ("task", "metric", "arms", "seeds") if key not in content]
-    problems += [f"{key} is no list" for key in ("arms", "seeds") if not isinstance(content.get(key, []), list)]
+    content = read_object(path)
+    _check_format(path, content)
+    problems = misfits(content, STUDY)
+    if not problems:
+        named = [(f"arms[{place}]", arm) for place, arm in enumerate(content["arms"]) if not isinstance(arm, str)]
+        problems = [problem for place, arm in named for problem in misfits(arm, {"name": str}, place=place)]
     if problems:
-        raise DataError(f"{path}: {', '.join(problems)}")
+        raise DataError(
+            f"{path}: {', '.join(problems[:8])} - put back a whole copy, or begin the study anew with --restart"
+        )
     return content
 
 
 def read_cost(study: Path) -> dict[str, Any]:
     """Give the content of `cost.json`, or no arms where nothing was measured yet."""
     path = Path(study) / "cost.json"
-    content = _read_object(path) if path.is_file() else {}
+    content = read_object(path) if path.is_file() else {}
+    _check_format(path, content)
+    problems = misfits(content, MEASURED)
+    if not problems:
+        arms = (content.get("arms") or {}).items()
+        for arm, held in arms:
+            numbers = {name: value for name, value in (held or {}).items() if name != "step_ms"}
+            problems += misfits(numbers, MEASURED_ARM, place=f"arms.{arm}")
+            step = (held or {}).get("step_ms")
+            problems += misfits(step, STEP, place=f"arms.{arm}.step_ms") if step is not None else []
+    if problems:
+        raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study measures again")
     return {**content, "arms": content.get("arms") or {}}
 
 
@@ -109,7 +143,7 @@ def summarise(study: Path) -> dict[str, Any]:
     """
     content = read_study(study)
     cost = read_cost(study)
-    seeds = [int(seed) for seed in content["seeds"]]
+    seeds = list(content["seeds"])
     names = [arm["name"] if isinstance(arm, Mapping) else arm for arm in content["arms"]]
     rows = read_rows(study)
     strangers = sorted({row["metric"] for row in rows} - {content["metric"]})
@@ -150,6 +184,11 @@ def summarise(study: Path) -> dict[str, Any]:
     }
 
 
+def _check_format(path: Path, content: dict[str, Any]) -> None:
+    if problems := newer_format(content, FORMAT):
+        raise DataError(f"{path}: {problems[0]}")
+
+
 def _runs(arm: str, seeds: list[int], cells: Mapping[tuple[str, int], Row], metric: str) -> list[dict[str, Any]]:
     """Give every finished seed of one arm: its scores, where it was best and whether it collapsed."""
     rows = [cells[arm, seed] for seed in seeds if (arm, seed) in cells]
@@ -185,17 +224,13 @@ def _by_seed(runs: list[dict[str, Any]], score: str) -> dict[int, float]:
 
 def _row_problems(row: Any) -> Iterable[str]:
     """Name what keeps a value from being a complete result row."""
+    yield from newer_format(row, FORMAT) or misfits(row, ROW)
     if not isinstance(row, dict):
-        yield f"a JSON object wanted, got {type(row).__name__}"
         return
-    for key, kinds in KINDS.items():
-        value = row.get(key)
-        if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-            yield f"{key} is {value!r}" if key in row else f"{key} is missing"
-    metric = row.get("metric")
+    metric, epochs = row.get("metric"), row["epochs"] if isinstance(row.get("epochs"), list) else []
     if row.get("epochs") == []:
         yield "epochs is empty"
-    for place, epoch in enumerate(row["epochs"] if isinstance(row.get("epochs"), list) else [], start=1):
+    for place, epoch in enumerate(epochs, start=1):
         if not (isinstance(epoch, dict) and _has_score(epoch.get("dev"), metric)):
             yield f"epoch entry {place} has no dev {metric}"
     if row.get("test") is not None and not _has_score(row["test"], metric):
@@ -203,11 +238,11 @@ def _row_problems(row: Any) -> Iterable[str]:
 
 
 def _has_score(scores: Any, metric: Any) -> bool:
-    value = scores.get(metric) if isinstance(scores, dict) else None
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(metric, str) and not misfits(scores, {metric: float})
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Give the object in a JSON file; raises DataError where it cannot be read or is none."""
     try:
         content = read_json(path)
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:

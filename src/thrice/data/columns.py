@@ -27,6 +27,7 @@ PAIR_NAMES = (
     ("query", "passage"),
 )
 LABEL_NAMES = frozenset(("label", "labels", "class", "category", "target", "sentiment", "标签", "类别", "分类", "情感"))
+KNOWN_NAMES = TEXT_NAMES | LABEL_NAMES | {name for pair in PAIR_NAMES for name in pair}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +67,14 @@ def guess_columns(
     label_was_named = label is not None
     free = [name for name in table.columns if name not in named]
     if label is None:
-        label = _only([name for name in free if _plain(name) in LABEL_NAMES], table, role="label")
+        label = _only([name for name in free if plain(name) in LABEL_NAMES], table, role="label")
         free = [name for name in free if name != label]
     if text is None:
         text, text_pair = _guess_text(free, table, text_pair, label)
         free = [name for name in free if name not in (text, text_pair)]
     if label is None and need_label and len(free) == 1 and _looks_like_labels(table, free[0]):
         label = free[0]
+        _refuse_headless(table, label)
     if label is None and need_label:
         raise DataError(
             f"{table.source}: which column is the label? columns: {shown_names(table.columns)}; name it: --label-column"
@@ -92,11 +94,13 @@ def guess_columns(
 
 def _guess_text(free: list[str], table: Table, text_pair: str | None, label: str | None) -> tuple[str, str | None]:
     """Give the text column and its pair out of the columns that are still free."""
-    plain = {_plain(name): name for name in free}
-    second = plain if text_pair is None else {_plain(text_pair): text_pair}
-    found: list[tuple[str, str | None]] = [(plain[a], second[b]) for a, b in PAIR_NAMES if a in plain and b in second]
+    by_plain = {plain(name): name for name in free}
+    second = by_plain if text_pair is None else {plain(text_pair): text_pair}
+    found: list[tuple[str, str | None]] = [
+        (by_plain[a], second[b]) for a, b in PAIR_NAMES if a in by_plain and b in second
+    ]
     in_pairs = {name for pair in found for name in pair}
-    found += [(name, text_pair) for name in free if _plain(name) in TEXT_NAMES and name not in in_pairs]
+    found += [(name, text_pair) for name in free if plain(name) in TEXT_NAMES and name not in in_pairs]
     if len(found) == 1:
         return found[0]
     if not found and len(free) == 1 and (label is not None or len(table.columns) == 1):
@@ -111,6 +115,17 @@ def _guess_text(free: list[str], table: Table, text_pair: str | None, label: str
         f"{table.source}: which column is the text? {fitting}columns: {shown_names(table.columns)}; "
         f"name it: --text-column{hint}"
     )
+
+
+def _refuse_headless(table: Table, label: str) -> None:
+    """Raise DataError where the name of a column that looks like labels is one of them: there is no header row."""
+    same = sum(row.get(label) == label for row in table.rows)
+    if same:
+        raise DataError(
+            f"{table.source}: the first row is taken for a header and looks like data: {label!r} is the label of "
+            f"{same} other rows; give the names with --columns, such as text,label, or say that it is right: "
+            f"--label-column {label}"
+        )
 
 
 def _only(names: list[str], table: Table, *, role: str) -> str | None:
@@ -133,7 +148,8 @@ def _looks_like_labels(table: Table, column: str) -> bool:
     return few and all(len(word) <= 40 for word in words)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """Give a column's name in the spelling of the lists above: lower case, white space and hyphens as underscores."""
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 

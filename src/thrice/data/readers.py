@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
+import itertools
 import json
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thrice.data.columns import Columns, guess_columns, shown_names
+from thrice.data.decoding import bytes_of, decoded
+from thrice.data.headers import check_header, check_stated
 from thrice.errors import ConfigError, DataError, nearest
 
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
@@ -46,7 +47,7 @@ class Table:
     def texts(self, column: str) -> list[str]:
         """Give one column as strings; raises DataError naming the lines where it is null, missing or a list."""
         values = [row.get(column) for row in self.rows]
-        _raise_for_rows(
+        raise_for_rows(
             f"{self.source}: column {column!r} has no text",
             [
                 (line, "null or missing" if value is None else "a list")
@@ -59,7 +60,7 @@ class Table:
     def labels(self, column: str) -> list[Cell]:
         """Give one column as strings or lists of strings; raises DataError naming the lines where it is missing."""
         values = [row.get(column) for row in self.rows]
-        _raise_for_rows(
+        raise_for_rows(
             f"{self.source}: column {column!r} has no label",
             [(line, "null or missing") for line, value in zip(self.lines, values, strict=True) if value is None],
         )
@@ -86,18 +87,18 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
         if format is not None or columns is not None or not _names_a_hub_set(name):
             raise DataError(f"{name}: no such file")
         return _table(name, _hub_objects(name))
-    kind = _format_of(path, format)
+    kind = format_of(path, format)
     if columns is not None and kind not in ("csv", "tsv"):
         raise ConfigError(f"{name}: {kind} files name their own columns; column names are for csv and tsv files")
     if kind == "parquet":
         return _table(name, _parquet_objects(path))
-    data = _bytes_of(path)
-    text = _decoded(data, name)
+    data = bytes_of(path)
+    text = decoded(data, name)
     if not text.strip("\r\n\t "):
         raise DataError(f"{name} is empty")
     if kind == "json":
-        return _table(name, _json_objects(data, text, name))
-    return _table(name, _delimited_objects(data, text, name, kind, columns))
+        return _table(name, json_objects(data, text, name))
+    return _table(name, delimited_objects(data, text, name, kind, columns))
 
 
 # Where the bytes come from
@@ -110,7 +111,7 @@ def _names_a_hub_set(name: str) -> bool:
     return HUB_NAME.fullmatch(name) is not None and not file_like and not inside
 
 
-def _format_of(path: Path, format: str | None) -> str:
+def format_of(path: Path, format: str | None) -> str:
     if format is not None:
         if format not in FORMAT_NAMES:
             raise ConfigError(f"no format called {format!r}; {nearest(format, FORMAT_NAMES)}")
@@ -121,27 +122,6 @@ def _format_of(path: Path, format: str | None) -> str:
             f"{path}: cannot tell the format from the ending {suffix!r}; say it: --format {'|'.join(FORMAT_NAMES)}"
         )
     return FORMATS[suffix.lower()]
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    return data.removeprefix(b"\xef\xbb\xbf")
-
-
-def _decoded(data: bytes, name: str, *, first_line: int = 1) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + first_line
-        encoding = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "GB18030"
-        raise DataError(
-            f"{name}: line {line} is not UTF-8 (byte {data[error.start]:#04x}); "
-            f"if the file is {encoding}: iconv -f {encoding} -t UTF-8"
-        ) from error
 
 
 def _lines(text: str) -> list[str]:
@@ -160,18 +140,18 @@ def _table(source: str, parsed: Parsed) -> Table:
     """Make the table of (line, object) pairs; raises DataError for all bad rows at once and for a wrong count."""
     stated, expected, place, objects = parsed
     columns: dict[str, None] = dict.fromkeys(stated or ())
-    rows, lines, problems = _collected(objects, columns)
-    _raise_for_rows(f"{source}: bad rows", problems, place=place)
+    rows, lines, problems = collected(objects, columns)
+    raise_for_rows(f"{source}: bad rows", problems, place=place)
     if len(rows) != expected:
         raise DataError(f"{source}: {len(rows)} rows were read, the file holds {expected}; is it damaged?")
     if not rows:
         raise DataError(f"{source} has no rows")
     rows = [{name: row[name] for name in columns if name in row} for row in rows]
     names = tuple(columns)
-    return Table(columns=names, rows=rows, lines=lines, source=source, fingerprint=_fingerprint(names, rows))
+    return Table(columns=names, rows=rows, lines=lines, source=source, fingerprint=fingerprint(names, rows))
 
 
-def _collected(
+def collected(
     objects: Iterator[tuple[int, Any]], columns: dict[str, None]
 ) -> tuple[list[dict[str, Cell]], list[int], list[tuple[int, str]]]:
     """Give rows, their lines and the problems of (line, object) pairs; new names of columns are added to `columns`."""
@@ -180,7 +160,11 @@ def _collected(
         if isinstance(value, str):
             problems.append((line, value))
             continue
-        cells = {key: _cell(item) for key, item in value.items()}
+        try:
+            cells = {key: _cell(item) for key, item in value.items()}
+        except RecursionError:
+            problems.append((line, "a value is nested too deeply"))
+            continue
         if any(SURROGATE.search(cell if isinstance(cell, str) else "".join(cell or ())) for cell in cells.values()):
             problems.append((line, "half of a surrogate pair, which is no text"))
         columns.update(dict.fromkeys(cells))
@@ -189,21 +173,20 @@ def _collected(
     return rows, lines, problems
 
 
-def _delimited_objects(data: bytes, text: str, name: str, kind: str, columns: Sequence[str] | None) -> Parsed:
-    """Parse csv or tsv."""
-    records = _csv_records(_lines(text), name) if kind == "csv" else _tsv_records(text)
-    header_line, header = (0, list(columns)) if columns is not None else next(records)
-    repeated = sorted({column for column in header if header.count(column) > 1})
-    if repeated:
-        raise DataError(
-            f"{name}: the header names {shown_names(repeated)} more than once "
-            "(a file without a header row: give the names with --columns)"
-        )
+def delimited_objects(
+    data: bytes, text: str, name: str, kind: str, columns: Sequence[str] | None, *, known: bool = False
+) -> Parsed:
+    """Parse csv or tsv; known: the columns are those of an earlier piece, which need no second look."""
+    records = csv_records(_lines(text), name) if kind == "csv" else _tsv_records(text)
+    if columns is None:
+        header_line, header = next(records)
+        check_header(name, header, kind=kind)
+    else:
+        first = next(records)
+        header_line, header, records = 0, list(columns), itertools.chain([first], records)
+        if not known:
+            check_stated(name, header, first[1])
     single = len(header) == 1
-    if kind == "csv" and single and "\t" in header[0]:
-        raise DataError(
-            f"{name}: the header {header[0][:80]!r} holds tabs and no comma; --format tsv reads such a file"
-        )
     # Quoted csv fields may hold line ends: take each as one letter, then a record is a line.
     flat = re.sub(rb'(?<![^,\n])"(?:[^"]|"")*+"', b"x", data) if kind == "csv" else data
     flat = flat if single else flat.rstrip(b"\r\n")
@@ -229,7 +212,7 @@ def _tsv_records(text: str) -> Iterator[tuple[int, list[str]]]:
         yield line, record.removesuffix("\r").split("\t")
 
 
-def _csv_records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+def csv_records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for line in lines), strict=True)
     start = 1
     while True:
@@ -269,7 +252,7 @@ def _no_json(constant: str) -> Any:
 DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_json, object_pairs_hook=_object)
 
 
-def _json_objects(data: bytes, text: str, name: str) -> Parsed:
+def json_objects(data: bytes, text: str, name: str) -> Parsed:
     """Parse JSON lines, or one array of objects."""
     if text.lstrip(" \t\r\n").startswith("["):
         try:
@@ -302,7 +285,12 @@ def _array_items(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _checked_object(value: Any) -> Any:
-    return value if isinstance(value, dict) else f"not an object but {str(value)[:40]!r}"
+    if isinstance(value, dict):
+        return value
+    try:
+        return f"not an object but {str(value)[:40]!r}"
+    except RecursionError:
+        return "not an object but a list nested too deeply"
 
 
 def _parquet_objects(path: Path) -> Parsed:
@@ -384,14 +372,15 @@ def _json_text(value: Any) -> str:
     return str(value)
 
 
-def _fingerprint(columns: tuple[str, ...], rows: list[dict[str, Cell]]) -> str:
+def fingerprint(columns: tuple[str, ...], rows: list[dict[str, Cell]]) -> str:
     digest = hashlib.sha256(json.dumps(columns, ensure_ascii=False).encode())
     for row in rows:
         digest.update(json.dumps([row.get(name) for name in columns], ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
 
-def _raise_for_rows(what: str, problems: list[tuple[int, str]], *, place: str = "line") -> None:
+def raise_for_rows(what: str, problems: list[tuple[int, str]], *, place: str = "line") -> None:
+    """Raise DataError that counts the bad rows and shows the first five with their places, if there are any."""
     if not problems:
         return
     shown = "; ".join(f"{place} {line}: {problem}" for line, problem in problems[:5])

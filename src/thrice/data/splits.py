@@ -73,9 +73,11 @@ def split(
     names = ("train", "dev", "test")
     empty = [name for name, rows, share in zip(names, parts, fractions, strict=True) if share > 0 and not rows]
     if empty:
+        alone = sum(len(stratum) == 1 for stratum in strata.values())
+        hint = f" ({alone} of {len(strata)} labels have one text each: is it the column of the label?)"
         raise DataError(
             f"{len(texts)} rows with {len(groups)} distinct texts are too few to split into {fractions}: "
-            f"{' and '.join(empty)} would be empty; give separate files"
+            f"{' and '.join(empty)} would be empty; give separate files{hint if alone > 2 else ''}"
         )
     train, dev, test = (sorted(rows) for rows in parts)
     return Split(train=train, dev=dev, test=test)

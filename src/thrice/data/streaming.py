@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from thrice.data import readers
-from thrice.data.readers import Cell, Parsed, Table, read_table
+from thrice.data.columns import shown_names
+from thrice.data.decoding import cannot_be_read, decoded
+from thrice.data.readers import Cell, Parsed, Table, raise_for_rows, read_table
 from thrice.errors import ConfigError, DataError
 
 BLOCK_ROWS = 8192
@@ -69,7 +71,7 @@ def stream_rows(
     Raises DataError and ConfigError as `read_table` does, all bad rows of the file at once.
     """
     name, path = str(source), Path(source).expanduser()
-    kind = readers._format_of(path, format) if path.is_file() else None
+    kind = readers.format_of(path, format) if path.is_file() else None
     if kind is None or (kind == "json" and _is_array(path)):
         table = read_table(source, columns=columns, format=format)
         if check is not None:
@@ -93,7 +95,7 @@ def _checked(name: str, pieces: Iterator[tuple[int, Parsed]], check: Check | Non
     count, place = 0, "line"
     for before, (stated, expected, place, objects) in pieces:
         columns.update(dict.fromkeys(stated or ()))
-        rows, lines, wrong = readers._collected(objects, columns)
+        rows, lines, wrong = readers.collected(objects, columns)
         problems += [(before + line, problem) for line, problem in wrong]
         count += len(rows)
         if not wrong and len(rows) != expected:
@@ -107,7 +109,7 @@ def _checked(name: str, pieces: Iterator[tuple[int, Parsed]], check: Check | Non
                 check(_block(name, tuple(columns), rows, lines, before))
             except DataError as error:
                 refusal = error
-    readers._raise_for_rows(f"{name}: bad rows", problems, place=place)
+    raise_for_rows(f"{name}: bad rows", problems, place=place)
     if not count:
         raise DataError(f"{name} has no rows" if columns else f"{name} is empty")
     if refusal is not None:
@@ -118,15 +120,15 @@ def _checked(name: str, pieces: Iterator[tuple[int, Parsed]], check: Check | Non
 def _tables(name: str, pieces: Iterator[tuple[int, Parsed]], columns: tuple[str, ...]) -> Iterator[Table]:
     for before, (_, _, place, objects) in pieces:
         seen = dict.fromkeys(columns)
-        rows, lines, wrong = readers._collected(objects, seen)
-        readers._raise_for_rows(f"{name}: bad rows", [(before + n, problem) for n, problem in wrong], place=place)
+        rows, lines, wrong = readers.collected(objects, seen)
+        raise_for_rows(f"{name}: bad rows", [(before + n, problem) for n, problem in wrong], place=place)
         if rows:
             yield _block(name, tuple(seen), rows, lines, before)
 
 
 def _block(name: str, columns: tuple[str, ...], rows: list[dict[str, Cell]], lines: list[int], before: int) -> Table:
     ordered = [{column: row[column] for column in columns if column in row} for row in rows]
-    fingerprint = readers._fingerprint(columns, ordered)
+    fingerprint = readers.fingerprint(columns, ordered)
     places = [before + line for line in lines]
     return Table(columns=columns, rows=ordered, lines=places, source=name, fingerprint=fingerprint)
 
@@ -149,7 +151,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Parsed]]:
         file = pyarrow.parquet.ParquetFile(path)
         names = list(file.schema_arrow.names)
         if len(set(names)) < len(names):
-            shown = readers.shown_names(names)
+            shown = shown_names(names)
             raise DataError(f"{path}: the schema names a column more than once: {shown}")
         done = 0
         for batch in file.iter_batches(batch_size=BLOCK_ROWS):
@@ -168,12 +170,12 @@ def _text(path: Path, name: str, kind: str, columns: Sequence[str] | None) -> It
     """Give the parsed pieces of a file of lines; the header of the first piece serves all others."""
     header = columns
     for before, data in _pieces(_records(_raw_lines(path), name, kind)):
-        text = readers._decoded(data, name, first_line=before + 1)
+        text = decoded(data, name, first_line=before + 1)
         if kind in DELIMITED:
-            parsed = readers._delimited_objects(data, text, name, kind, header)
+            parsed = readers.delimited_objects(data, text, name, kind, header, known=before > 0)
             header = parsed[0]
         else:
-            parsed = readers._json_objects(data, text, name)
+            parsed = readers.json_objects(data, text, name)
         yield before, parsed
 
 
@@ -210,9 +212,9 @@ def _records(lines: Iterator[bytes], name: str, kind: str) -> Iterator[tuple[int
     def fed() -> Iterator[str]:
         for number, data in enumerate(lines, start=1):
             held.append(data)
-            yield readers._decoded(data, name, first_line=number).removesuffix("\n")
+            yield decoded(data, name, first_line=number).removesuffix("\n")
 
-    for line, _ in readers._csv_records(fed(), name):
+    for line, _ in readers.csv_records(fed(), name):
         yield line, b"".join(held)
         held.clear()
 
@@ -224,7 +226,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
             for number, line in enumerate(file):
                 yield line if number else line.removeprefix(b"\xef\xbb\xbf")
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise cannot_be_read(path, error) from error
 
 
 def _opened(path: Path) -> BinaryIO | gzip.GzipFile:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thrice.data.spiece import read_spiece
+from thrice.data.vocabulary import check_agreement, looks_cased, plain_vocabulary
 from thrice.errors import DataError
 from thrice.files import read_json, write_atomically, write_json
 
@@ -127,6 +128,12 @@ class Tokenizer:
             raise DataError(
                 f"{folder}: the tokenizer gives ids up to {largest} ({token!r}), the model's word table has "
                 f"{vocab_size} rows; this tokenizer belongs to another model"
+            )
+        if vocab_size is not None and 10 * (largest + 1) < 9 * vocab_size:
+            LOG.warning(
+                "%s: %s has %d tokens, the model's word table %d rows: a file cut short, or the tokenizer of another "
+                "model?",
+                *(folder, kinds[0], largest + 1, vocab_size),
             )
         single, _ = _frame(backend, hf, folder, pair=False)
         pair, second_type = _frame(backend, hf, folder, pair=True)
@@ -262,16 +269,20 @@ def _load(folder: Path, kind: str, files: dict[str, bytes]) -> tuple[PreTrainedT
     arguments: dict[str, Any] = {}
     try:
         if kind == "tokenizer.json":
-            vocabulary = Backend.from_file(str(folder / kind)).get_vocab(with_added_tokens=True)
+            whole = Backend.from_file(str(folder / kind))
+            vocabulary, own = (
+                whole.get_vocab(with_added_tokens=True),
+                max(whole.get_vocab(False).values(), default=-1) + 1,
+            )
         elif kind == "spiece.model":
             arguments = read_spiece(files[kind])
             vocabulary = {piece: index for index, (piece, _) in enumerate(arguments["vocab"])}
         else:
-            vocabulary = _plain_vocabulary(kind, files[kind])
+            vocabulary = plain_vocabulary(kind, files[kind])
     except Exception as error:  # the Rust library raises plain Exception
         raise DataError(f"{folder}: {kind} cannot be read: {error}") from error
     if kind == "tokenizer.json":
-        _check_agreement(folder, vocabulary, files)
+        check_agreement(folder, vocabulary, files, own=own)
 
     settings = _settings(folder)
     named = settings["added_tokens.json"].keys() | vocabulary.keys()
@@ -290,7 +301,7 @@ def _load(folder: Path, kind: str, files: dict[str, bytes]) -> tuple[PreTrainedT
             missing.append(f"{role} ({token or ' or '.join(choices)})")
     if missing:
         raise DataError(f"{folder}: {kind} with {len(vocabulary)} tokens lacks {', '.join(missing)}")
-    if kind == "vocab.txt" and "do_lower_case" not in special and _looks_cased(vocabulary):
+    if kind == "vocab.txt" and "do_lower_case" not in special and looks_cased(vocabulary):
         LOG.warning(
             "%s: vocab.txt holds cased words, but no tokenizer_config.json says do_lower_case: texts are lower-cased, "
             'as stock transformers does; write {"do_lower_case": false} there if that is wrong',
@@ -326,32 +337,6 @@ def _settings(folder: Path) -> dict[str, dict[str, Any]]:
             raise DataError(f"{folder / name} is no JSON object: {error}") from error
         settings[name].pop("auto_map", None)
     return settings
-
-
-def _plain_vocabulary(kind: str, content: bytes) -> dict[str, int]:
-    if kind == "vocab.json":
-        return dict(json.loads(content))
-    # As the Rust library reads it: the white space tokens of Google's Chinese vocabulary (U+2028) become "".
-    lines = content.decode("utf-8").removesuffix("\n").split("\n")
-    return {line.rstrip(): index for index, line in enumerate(lines)}
-
-
-def _check_agreement(folder: Path, vocabulary: dict[str, int], files: dict[str, bytes]) -> None:
-    """Raise DataError where tokenizer.json and a plain vocabulary beside it number a token differently."""
-    for kind in ("vocab.txt", "vocab.json"):
-        if kind in files:
-            plain = _plain_vocabulary(kind, files[kind])
-            wrong = [token for token, index in plain.items() if vocabulary.get(token) != index]
-            if wrong:
-                raise DataError(
-                    f"{folder}: tokenizer.json ({len(vocabulary)} tokens) and {kind} ({len(plain)}) disagree about "
-                    f"{len(wrong)} tokens, such as {wrong[0]!r}; remove the one that is not the model's"
-                )
-
-
-def _looks_cased(vocabulary: dict[str, int]) -> bool:
-    words = [token for token in vocabulary if token.isascii() and token.isalpha() and len(token) > 2]
-    return 10 * sum(word != word.lower() for word in words) > len(words)
 
 
 def _frame(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +122,9 @@ def _problems(config: EncoderConfig) -> Any:
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"):
         if not 0 <= getattr(config, name) < 1:
             yield f"{name} is {getattr(config, name)}, it must lie in [0, 1)"
-    if not config.initializer_range >= 0:
-        yield f"initializer_range is {config.initializer_range}, it must be 0 or more"
+    if not 0 <= config.initializer_range < math.inf:
+        yield f"initializer_range is {config.initializer_range}, it must be a number of 0 or more"
+    if not 0 <= config.layer_norm_eps < 1:
+        yield f"layer_norm_eps is {config.layer_norm_eps}, it must lie in [0, 1)"
     if not 0 <= config.position_offset < config.max_position_embeddings:
         yield f"position_offset {config.position_offset} leaves no row of {config.max_position_embeddings}"

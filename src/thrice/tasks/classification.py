@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from thrice.data.encoding import Encoded, encode_texts
+from thrice.data.labels import label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
@@ -143,7 +144,8 @@ class Classification(Task):
         if columns.text_pair is not None and long_texts != "head":
             raise ConfigError(f"--long-texts {long_texts} is for single texts; pairs are cut longest first")
         assert columns.label is not None
-        counts = Counter(n for cell in table.labels(columns.label) for n in _names(cell, multi_label=multi_label))
+        cells = label_names(table, columns.label, multi_label=multi_label)
+        counts = Counter(name for names in cells for name in names)
         if not counts:
             raise DataError(f"{table.source}: column {columns.label!r} holds no label at all")
         if len(counts) < 2 and not multi_label:
@@ -178,10 +180,11 @@ class Classification(Task):
         unseen: Counter[str] = Counter()
         texts = table.texts(columns.text)
         pairs = table.texts(columns.text_pair) if columns.text_pair else [None] * len(texts)
-        cells = table.labels(columns.label) if gold and columns.label else [[]] * len(texts)
+        cells: list[tuple[str, ...]] = [()] * len(texts)
+        if gold and columns.label:
+            cells = label_names(table, columns.label, multi_label=self.multi_label)
         examples = []
-        for text, pair, cell in zip(texts, pairs, cells, strict=True):
-            names = _names(cell, multi_label=self.multi_label or not gold)
+        for text, pair, names in zip(texts, pairs, cells, strict=True):
             unseen.update(name for name in names if name not in index)
             labels = tuple(index[name] for name in names if name in index)
             examples.append(Example(text=text, text_pair=pair, labels=labels))
@@ -208,7 +211,7 @@ class Classification(Task):
 
     def split_key(self, row: dict[str, Any]) -> tuple[str, str | list[str]]:
         text, pair, label = self.columns.text, self.columns.text_pair, self.columns.label
-        names = _names(row[label], multi_label=self.multi_label) if label else ("",)
+        names = names_in(row[label], multi_label=self.multi_label) if label else ("",)
         return row[text] + (f"\t{row[pair]}" if pair else ""), list(names) if self.multi_label else names[0]
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer) -> ClassificationData:
@@ -343,22 +346,6 @@ class Classification(Task):
 PLUGIN = Classification
 
 
-def _names(cell: str | list[str], *, multi_label: bool) -> tuple[str, ...]:
-    """Give the label names in a cell; several come as a list, or as text with a JSON list or commas."""
-    if not multi_label:
-        if isinstance(cell, list):
-            raise DataError(f"a label is the list {cell}; texts with several labels want --multi-label")
-        return (cell,)
-    if isinstance(cell, list):
-        return tuple(dict.fromkeys(cell))
-    if cell.lstrip().startswith("["):
-        try:
-            return tuple(dict.fromkeys(str(name) for name in json.loads(cell)))
-        except json.JSONDecodeError as error:
-            raise DataError(f"a label looks like a JSON list and is none: {cell!r} ({error})") from error
-    return tuple(dict.fromkeys(name.strip() for name in cell.split(",") if name.strip()))
-
-
 def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[str]) -> tuple[float, ...] | None:
     if text is None:
         return None
@@ -374,8 +361,10 @@ def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[st
             raise ConfigError(
                 f"--class-weight {text!r}: expected 'balanced' or name=weight,..., got {part!r}"
             ) from None
-        if name not in labels or not given[name] > 0:
-            raise ConfigError(f"--class-weight: {part!r} wants a weight above 0 for a class; {nearest(name, labels)}")
+        if name not in labels:
+            raise ConfigError(f"--class-weight {part!r}: no class called {name!r}; {nearest(name, labels)}")
+        if not 0 < given[name] < math.inf:
+            raise ConfigError(f"--class-weight {part!r}: expected a number above 0; leave rows of a class out instead")
     return tuple(given.get(name, 1.0) for name in labels)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thrice.errors import TrainingError
 from thrice.files import read_json, write_json
-from thrice.training.resume import FORMAT, check_identity
+from thrice.training.resume import FORMAT, IDENTITY, WAY_OUT, check_identity, check_saved
 
 Record = dict[str, Any]
 
@@ -33,11 +34,18 @@ class FitResult:
 
 
 def finished_result(folder: Path, identity: Mapping[str, Any]) -> FitResult | None:
-    """Give the result of the folder's run; None where it is not finished. Raises TrainingError for another run."""
+    """Give the result of the folder's run; None where it is not finished.
+
+    Raises TrainingError for another run or a damaged file.
+    """
     path = folder / "fit.json"
     if not path.exists():
         return None
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error} - {WAY_OUT}") from error
+    check_saved(path, content, {"identity": IDENTITY, "result": FitResult})
     check_identity(folder, content["identity"], identity)
     return FitResult(**content["result"])
 

@@ -29,12 +29,14 @@ from torch import Tensor, nn
 
 from thrice.errors import TrainingError
 from thrice.files import plain_os_errors, read_json, write_atomically, written_beside
+from thrice.schema import misfits, newer_format
 from thrice.training.config import BOOKKEEPING, TrainingConfig
 from thrice.training.distributed import Ranks
 
 FORMAT = 1
 UNSAID = {"processes": 1}
 """What an identity means that does not say it."""
+IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
 
 
@@ -91,6 +93,10 @@ class RunState:
     """Length of the log; lines beyond it are of steps that will be done again."""
 
 
+SAVED = {"identity": IDENTITY, "tensors": str, "state": RunState, "random": dict[str, Any] | list[dict[str, Any]]}
+"""What state.json holds; of several processes, the generators of each."""
+
+
 def seed_everything(seed: int) -> None:
     """Seed the global generators of Python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -142,6 +148,15 @@ def run_identity(
     }
     plain: dict[str, dict[str, Any]] = json.loads(json.dumps(identity))
     return plain
+
+
+def check_saved(path: Path, content: Any, wanted: Mapping[str, Any]) -> None:
+    """Raise TrainingError that lists what is wrong in a file of a run; wanted: see `schema.misfits`."""
+    if problems := newer_format(content, FORMAT):
+        raise TrainingError(f"{path}: {problems[0]}, or {WAY_OUT}")
+    problems = misfits(content, dict(wanted))
+    if problems:
+        raise TrainingError(f"{path} is damaged: {'; '.join(problems[:8])} - {WAY_OUT}")
 
 
 def check_identity(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -229,6 +244,7 @@ def load_run(
         return None
     try:
         content = read_json(state_file)
+        check_saved(state_file, content, SAVED)
         check_identity(folder, content["identity"], identity)
         tensors = safetensors.torch.load_file(state_file.with_name(content["tensors"]))
         _copy_into(named_tensors(model), {k[6:]: v for k, v in tensors.items() if k.startswith("model.")})

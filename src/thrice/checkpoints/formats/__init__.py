@@ -15,9 +15,14 @@ from typing import Any
 
 from thrice.errors import ConfigError
 from thrice.model.config import EncoderConfig, canonical
+from thrice.schema import misfits
 
 Slot = Mapping[str, int]
 Maps = tuple[tuple[int, ...], tuple[int, ...]]
+
+LAYER_COUNTS = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
+MOST_LAYERS = 1000
+"""Far beyond every published encoder; a damaged number must not fill the memory with names of layers."""
 
 WHEN_UNTIED = "when untied"
 NO_PARAMETER = ("dropped", "skipped")
@@ -143,17 +148,22 @@ def shared_values(stock: Mapping[str, Any], defaults: Mapping[str, Any], *, coun
     for key in _SHARED_KEYS:
         default = defaults[key]
         value = default if stock.get(key) is None else stock[key]
-        kind = (int, float) if isinstance(default, float) else type(default)
-        if isinstance(value, bool) or not isinstance(value, kind):
-            problems.append(f"{key} is {value!r}, expected {type(default).__name__}")
-        values[key] = value
+        problems += misfits(value, type(default), place=key)
+        values[key] = float(value) if isinstance(default, float) and not misfits(value, float) else value
     for key in counts:
         value = stock.get(key, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            problems.append(f"{key} is {value!r}, expected a whole number of at least 1")
+        if misfits(value, int) or not 1 <= value <= (MOST_LAYERS if key in LAYER_COUNTS else value):
+            most = f" and at most {MOST_LAYERS}" if key in LAYER_COUNTS else ""
+            problems += misfits(value, int, place=key) or [
+                f"{key} is {value}, expected a whole number of at least 1{most}"
+            ]
+    if not problems and "inner_group_num" in counts:
+        inner = stock.get("inner_group_num", 1)
+        layers = inner * max(stock.get("num_hidden_layers", 12), stock.get("num_hidden_groups", 1))
+        if layers > MOST_LAYERS:
+            problems.append(f"inner_group_num {inner} makes {layers} layers, expected at most {MOST_LAYERS}")
     for key in ("classifier_dropout", "classifier_dropout_prob"):
-        if isinstance(stock.get(key), bool) or not isinstance(stock.get(key, 0.0), int | float | None):
-            problems.append(f"{key} is {stock[key]!r}, expected float or null")
+        problems += misfits(stock.get(key), float | None, place=key)
     if stock.get("is_decoder"):
         problems.append("is_decoder is true: a left-to-right model, thrice reads encoders")
     if (kind_of_position := stock.get("position_embedding_type", "absolute")) != "absolute":

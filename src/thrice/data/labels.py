@@ -1,0 +1,56 @@
+"""Cells of a label column to names of classes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from thrice.data.readers import Cell, Table, raise_for_rows
+from thrice.errors import DataError
+
+
+def label_names(table: Table, column: str, *, multi_label: bool) -> list[tuple[str, ...]]:
+    """Give the class names of every row: one, or with several labels per text any number of them.
+
+    Raises DataError that names the lines where a label is missing or empty, or is a list or an object where a name is
+    wanted.
+    """
+    names, problems = [], []
+    for line, cell in zip(table.lines, table.labels(column), strict=True):
+        try:
+            names.append(names_in(cell, multi_label=multi_label))
+        except DataError as error:
+            problems.append((line, str(error)))
+    raise_for_rows(f"{table.source}: column {column!r} has labels that are no names of classes", problems)
+    return names
+
+
+def names_in(cell: Cell, *, multi_label: bool) -> tuple[str, ...]:
+    """Give the class names in one cell; several come as a list, or as text with a JSON list or commas."""
+    if not multi_label:
+        if isinstance(cell, list):
+            raise DataError(f"the list {cell}; texts with several labels want --multi-label")
+        if not cell.strip():
+            raise DataError("an empty label; every row needs one, or leave the row out")
+        if cell.startswith("{") and isinstance(_json_value(cell), dict):
+            raise DataError(f"the object {cell[:40]}")
+        return (cell,)
+    words: Any = cell
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        words = _json_value(cell)
+        if not isinstance(words, list):
+            raise DataError(f"{cell[:40]!r}, which begins like a JSON list and is none")
+    elif isinstance(cell, str):
+        words = [name for name in map(str.strip, cell.split(",")) if name]
+    wrong = [word for word in words if not isinstance(word, str | bool) or word == ""]
+    if wrong:
+        raise DataError(f"{json.dumps(wrong[0])[:40]} in a list of labels; every item must be a name")
+    return tuple(dict.fromkeys(word if isinstance(word, str) else json.dumps(word) for word in words))
+
+
+def _json_value(text: str) -> Any:
+    """Give what a JSON text says, numbers as they were written; None where it is no JSON."""
+    try:
+        return json.loads(text, parse_int=str, parse_float=str, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return None

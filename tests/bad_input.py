@@ -1,0 +1,318 @@
+# ruff: noqa: E501 - a table
+"""Bad input and the message it gets: one table, run by test_bad_input.py and printed in docs/bad-input.md.
+
+`python tests/bad_input.py > docs/bad-input.md` writes the document again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROWS = "text,label\n" + "".join(f"text {number},{('bad', 'good')[number % 2]}\n" for number in range(60))
+JSON_ROWS = "".join(json.dumps({"text": f"text {n}", "labels": ["a", "b"][: n % 3]}) + "\n" for n in range(60))
+
+Spoil = Callable[[Path], object]
+
+
+class Case(NamedTuple):
+    """One way to go wrong."""
+
+    group: str
+    """Heading in the document."""
+    what: str
+    """The case in a few words."""
+    command: str
+    """What is typed after thrice, in a folder that `spoil` had."""
+    message: str
+    """What comes back; ... stands for anything."""
+    spoil: Spoil = lambda place: None
+    """Puts the bad input into the folder."""
+
+
+def file(name: str, content: str | bytes) -> Spoil:
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    return lambda place: (place / name).write_bytes(data)
+
+
+def cut(name: str, *, keep: float) -> Spoil:
+    def spoil(place: Path) -> None:
+        data = (place / name).read_bytes()
+        (place / name).write_bytes(data[: int(keep * len(data))])
+
+    return spoil
+
+
+def json_file(name: str, *path: str, value: Any) -> Spoil:
+    """Put a value at a place of a JSON file."""
+
+    def spoil(place: Path) -> None:
+        content = json.loads((place / name).read_text(encoding="utf-8"))
+        inner = content
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        (place / name).write_text(json.dumps(content), encoding="utf-8")
+
+    return spoil
+
+
+def parquet(place: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"]}), place / "d.parquet")
+    cut("d.parquet", keep=0.5)(place)
+
+
+def header(head: dict[str, Any], body: bytes = b"") -> Spoil:
+    data = json.dumps(head).encode()
+    return file("model/model.safetensors", struct.pack("<Q", len(data)) + data + body)
+
+
+def tensors(change: Callable[[dict[str, Any]], object]) -> Spoil:
+    from tiny_checkpoints import change_tensors
+
+    return lambda place: change_tensors(place / "model", change)
+
+
+def index(name: str) -> Spoil:
+    def spoil(place: Path) -> None:
+        (place / "model" / "model.safetensors").unlink()
+        content = json.dumps({"weight_map": {"a": name}})
+        (place / "model" / "model.safetensors.index.json").write_text(content, encoding="utf-8")
+
+    return spoil
+
+
+def pickled(place: Path) -> None:
+    import pickle
+
+    (place / "model" / "model.safetensors").unlink()
+    (place / "model" / "pytorch_model.bin").write_bytes(pickle.dumps({"a": print}))
+
+
+def not_a_number(held: dict[str, Any]) -> None:
+    held["albert.embeddings.LayerNorm.bias"].fill_(float("nan"))
+
+
+def whole_numbers(held: dict[str, Any]) -> None:
+    held["albert.embeddings.LayerNorm.bias"] = held["albert.embeddings.LayerNorm.bias"].long()
+
+
+TUNE = "finetune model --out out --epochs 1 --max-length 24"
+DATA = f"{TUNE} --data d.csv"
+PREDICT = "predict tuned good.csv"
+UNSHARE = "unshare model new"
+COMPARE = "compare model --data good.csv --out new --max-length 24"
+OFFSETS = {"dtype": "F32", "shape": [2]}
+
+CASES = [
+    Case("Data files", "a column that is not there", f"{TUNE} --data good.csv --text-column txt",
+         "good.csv has no column 'txt'; did you mean text?"),
+    Case("Data files", "no file", DATA, "d.csv: no such file"),
+    Case("Data files", "a folder", f"{TUNE} --data model", "model is a folder; name one file in it"),
+    Case("Data files", "an empty file", DATA, "d.csv is empty", file("d.csv", "")),
+    Case("Data files", "a header and no rows", DATA, "d.csv has no rows", file("d.csv", "text,label\n")),
+    Case("Data files", "a row too long, one too short", DATA,
+         "d.csv: bad rows (2): line 62: 3 fields, not 2; line 63: 1 fields, not 2", file("d.csv", ROWS + "a,b,good\nx\n")),
+    Case("Data files", "semicolons for commas", DATA,
+         "d.csv: the header 'text;label' holds semicolons and no comma, expected fields between commas; save the file "
+         "with commas or with tabs (--format tsv)", file("d.csv", ROWS.replace(",", ";"))),
+    Case("Data files", "no header row", DATA,
+         "d.csv: the first row is taken for a header and looks like data: 'bad' is the label of 29 other rows; give "
+         "the names with --columns, such as text,label, or say that it is right: --label-column bad",
+         file("d.csv", ROWS.split("\n", 1)[1])),
+    Case("Data files", "a name twice in the header", DATA,
+         "d.csv: the header names 'text' more than once (a file without a header row: give the names with --columns)",
+         file("d.csv", "text,text\na,b\n")),
+    Case("Data files", "--columns of another count", f"{TUNE} --data good.csv --columns text,label,id",
+         "good.csv: --columns names 3 columns ('text', 'label', 'id'), the first row has 2 ('text', 'label')"),
+    Case("Data files", "--columns with an empty name", f"{TUNE} --data good.csv --columns text,",
+         "good.csv: --columns 'text,' has an empty name; expected such as text,label"),
+    Case("Data files", "--columns for a file with a header", f"{TUNE} --data good.csv --columns text,mood",
+         "good.csv: the first row, 'text', 'label', is a header, and --columns is for files without one; leave it out, "
+         "or say what is what: --text-column, --label-column"),
+    Case("Data files", "Latin-1", DATA,
+         "d.csv: line 62 is not UTF-8 (byte 0xfc); if the file is WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8",
+         file("d.csv", (ROWS + "für,good\n").encode("latin-1"))),
+    Case("Data files", "GB18030", DATA,
+         "d.csv: line 62 is not UTF-8 (byte 0xba); if the file is GB18030: iconv -f GB18030 -t UTF-8",
+         file("d.csv", (ROWS + "很好的书,good\n").encode("gb18030"))),
+    Case("Data files", "Cyrillic in one byte", DATA,
+         "d.csv: line 62 is not UTF-8 (byte 0xf5); find its encoding, such as with `file -i`, and convert it: iconv -f "
+         "ENCODING -t UTF-8", file("d.csv", (ROWS + "хорошая книга,good\n").encode("cp1251"))),
+    Case("Data files", "UTF-16", DATA, "d.csv is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8",
+         file("d.csv", ROWS.encode("utf-16"))),
+    Case("Data files", "UTF-16 without its mark", DATA,
+         "d.csv is UTF-16LE, expected UTF-8; convert it: iconv -f UTF-16LE -t UTF-8",
+         file("d.csv", ROWS.encode("utf-16-le"))),
+    Case("Data files", "a gz file cut short", f"{TUNE} --data d.csv.gz",
+         "d.csv.gz cannot be read: Compressed file ended before ... - is it a whole copy? test it: gzip -t",
+         file("d.csv.gz", gzip.compress(ROWS.encode())[:-30])),
+    Case("Data files", "a parquet file cut short", f"{TUNE} --data d.parquet",
+         "d.parquet is no readable parquet file: ...", parquet),
+    Case("Data files", "a JSON line that is a list", f"{TUNE} --data d.jsonl",
+         "d.jsonl: bad rows (1): line 61: not an object but \"['a']\"", file("d.jsonl", JSON_ROWS + '["a"]\n')),
+    Case("Data files", "NaN in JSON", f"{TUNE} --data d.jsonl",
+         "d.jsonl: bad rows (1): line 61: no JSON object: NaN is not JSON", file("d.jsonl", JSON_ROWS + '{"text": NaN}\n')),
+    Case("Data files", "JSON nested 900 times", f"{TUNE} --data d.jsonl",
+         "d.jsonl: bad rows (1): line 61: a value is nested too deeply",
+         file("d.jsonl", JSON_ROWS + '{"text": ' + "[" * 900 + "]" * 900 + "}\n")),
+    Case("Labels", "one class", DATA,
+         "d.csv: column 'label' holds 1 class (good), a classifier needs two - is it the right column? name it with "
+         "--label-column", file("d.csv", ROWS.replace("bad", "good"))),
+    Case("Labels", "a label that training never saw", f"{TUNE} --train good.csv --dev d.csv",
+         "d.csv: 1 labels never occur in the training rows: 'best' (1 rows); training has 2: bad, good",
+         file("d.csv", "text,label\na,good\nb,best\n")),
+    Case("Labels", "empty labels", DATA,
+         "d.csv: column 'label' has labels that are no names of classes (2): line 62: an empty label; every row needs "
+         "one, or leave the row out; line 63: an empty label; ...", file("d.csv", ROWS + "x,\ny, \n")),
+    Case("Labels", "every row a label of its own", DATA,
+         "300 rows with 300 distinct texts are too few to split into (0.8, 0.1, 0.1): dev and test would be empty; give "
+         "separate files (300 of 300 labels have one text each: is it the column of the label?)",
+         file("d.csv", "text,label\n" + "".join(f"text {n},c{n}\n" for n in range(300)))),
+    Case("Labels", "lists without --multi-label", f"{TUNE} --data d.jsonl",
+         "d.jsonl: column 'labels' has labels that are no names of classes (60): line 1: the list []; texts with "
+         "several labels want --multi-label; ...", file("d.jsonl", JSON_ROWS)),
+    Case("Labels", "null in a list", f"{TUNE} --data d.jsonl --multi-label",
+         "d.jsonl: column 'labels' has no label (1): line 61: null or missing",
+         file("d.jsonl", JSON_ROWS + '{"text": "x", "labels": ["a", null]}\n')),
+    Case("Labels", "a list in a list", f"{TUNE} --data d.jsonl --multi-label",
+         "d.jsonl: column 'labels' has labels that are no names of classes (1): line 61: [\"a\"] in a list of labels; "
+         "every item must be a name", file("d.jsonl", JSON_ROWS + '{"text": "x", "labels": [["a"]]}\n')),
+    Case("Labels", "--class-weight of 0", f"{TUNE} --data good.csv --class-weight bad=0",
+         "--class-weight 'bad=0': expected a number above 0; leave rows of a class out instead"),
+    Case("Checkpoints", "weights cut short", UNSHARE,
+         "model/model.safetensors (N bytes) cannot be read: ... - download or copy it again?",
+         cut("model/model.safetensors", keep=0.5)),
+    Case("Checkpoints", "config.json cut short", UNSHARE, "model/config.json cannot be read: ...",
+         cut("model/config.json", keep=0.5)),
+    Case("Checkpoints", "tokenizer.json cut short", PREDICT, "tuned: tokenizer.json cannot be read: ...",
+         cut("tuned/tokenizer.json", keep=0.5)),
+    Case("Checkpoints", "vocab.txt cut short, beside a whole tokenizer.json", PREDICT,
+         "tuned: vocab.txt ends after 5 tokens, tokenizer.json has N; vocab.txt is cut short: copy it again, or remove "
+         "it", file("tuned/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")),
+    Case("Checkpoints", "more layers than any encoder", UNSHARE,
+         "model/config.json: num_hidden_layers is 100000, expected a whole number of at least 1 and at most 1000",
+         json_file("model/config.json", "num_hidden_layers", value=100_000)),
+    Case("Checkpoints", "a size that is no number", UNSHARE,
+         "model/config.json: hidden_size is 'wide', expected a whole number",
+         json_file("model/config.json", "hidden_size", value="wide")),
+    Case("Checkpoints", "heads that do not divide the width", UNSHARE,
+         "model/config.json: encoder config: hidden_size N is no multiple of num_attention_heads 5",
+         json_file("model/config.json", "num_attention_heads", value=5)),
+    Case("Checkpoints", "a config of another size", UNSHARE,
+         "albert checkpoint model: 2 problems with N tensors: ... is (N, N), the model wants (9, N); ... - is config.json "
+         "the one these weights were saved with? `thrice inspect` lists every tensor",
+         json_file("model/config.json", "vocab_size", value=9)),
+    Case("Checkpoints", "weights that are NaN", UNSHARE,
+         "model: 1 of N tensors hold NaN or infinity: albert.embeddings.LayerNorm.bias. - a run that diverged, or a "
+         "damaged copy? use another checkpoint", tensors(not_a_number)),
+    Case("Checkpoints", "weights that are whole numbers", UNSHARE,
+         "albert checkpoint model: 1 problems with N tensors: albert.embeddings.LayerNorm.bias holds I64 numbers, the "
+         "model wants floating point...", tensors(whole_numbers)),
+    Case("Checkpoints", "a header longer than the file", UNSHARE,
+         "model/model.safetensors (10 bytes) cannot be read: ... - download or copy it again?",
+         file("model/model.safetensors", struct.pack("<Q", 2**62) + b"{}")),
+    Case("Checkpoints", "tensors outside the file", UNSHARE, "model/model.safetensors (N bytes) cannot be read: ...",
+         header({"a": {**OFFSETS, "data_offsets": [0, 10**12]}}, b"\0" * 8)),
+    Case("Checkpoints", "tensors over one another", UNSHARE, "model/model.safetensors (N bytes) cannot be read: ...",
+         header({"a": {**OFFSETS, "data_offsets": [0, 8]}, "b": {**OFFSETS, "data_offsets": [4, 12]}}, b"\0" * 12)),
+    Case("Checkpoints", "an index that leaves its folder", UNSHARE,
+         "model/model.safetensors.index.json: expected names of weight files beside it, got '../x.safetensors'",
+         index("../x.safetensors")),
+    Case("Checkpoints", "a pickle with code in it", UNSHARE,
+         "model/pytorch_model.bin (N bytes) cannot be read: it is no plain dict of tensors, and other pickles are not "
+         "opened. - download or copy it again?", pickled),
+    Case("Files of thrice", "thrice.json of a newer thrice", PREDICT,
+         "tuned/thrice.json: format is 2, written by a newer thrice (this one reads up to 1); upgrade thrice",
+         json_file("tuned/thrice.json", "format", value=2)),
+    Case("Files of thrice", "thrice.json without its task's labels", PREDICT,
+         "tuned/thrice.json is damaged: task.settings.labels is 7, expected a list. - copy it again, or fine-tune again",
+         json_file("tuned/thrice.json", "task", "settings", "labels", value=7)),
+    Case("Files of thrice", "thrice.json with another number of labels", PREDICT,
+         "tuned: the sequence head is not the one of the task in thrice.json: classifier.bias is (2,), the task wants "
+         "(1,), ... - fine-tune again?", json_file("tuned/thrice.json", "task", "settings", "labels", value=["bad"])),
+    Case("Files of thrice", "study.json of a newer thrice", "report study",
+         "study/study.json: format is 9, written by a newer thrice (this one reads up to 1); upgrade thrice",
+         json_file("study/study.json", "format", value=9)),
+    Case("Files of thrice", "study.json with a wrong kind", "report study",
+         "study/study.json: seeds is 'x', expected a list - put back a whole copy, or begin the study anew with "
+         "--restart", json_file("study/study.json", "seeds", value="x")),
+    Case("Files of thrice", "cost.json with a wrong kind", "report study",
+         "study/cost.json: arms.a.file_bytes is 'x', expected a number or null - delete it, the command of the study "
+         "measures again", file("study/cost.json", '{"arms": {"a": {"file_bytes": "x"}}}')),
+    Case("Files of thrice", "a result cut short", "report study",
+         "1 result file(s) cannot be read: study/cells/cell-000.json: ... - delete them and start the study again, it "
+         "computes only what is missing", cut("study/cells/cell-000.json", keep=0.5)),
+    Case("Names and numbers", "a schedule", f"{TUNE} --data good.csv --schedule linnear",
+         "training config: no schedule called 'linnear'; did you mean linear?"),
+    Case("Names and numbers", "a head", f"{TUNE} --data good.csv --head first_token",
+         "--head is 'first_token'; did you mean first-token?"),
+    Case("Names and numbers", "a metric", f"{TUNE} --data good.csv --metric acuracy",
+         "--metric 'acuracy': this task gives accuracy, macro_f1"),
+    Case("Names and numbers", "a pattern", f"{UNSHARE} --pattern atention",
+         "sharing pattern 'atention' for N calls: nobody knows 'atention'; did you mean attention?"),
+    Case("Names and numbers", "a preset", "inspect preset:bert-tny", "no preset called 'bert-tny'; did you mean bert-tiny...?"),
+    Case("Names and numbers", "no seeds", f"{COMPARE} --seeds 0", "--seeds is 0, it must be at least 1"),
+    Case("Names and numbers", "batches of nothing", f"{COMPARE} --batch-size 0",
+         "training config: batch_size is 0, it must be a whole number of at least 1"),
+    Case("Names and numbers", "a rate below 0", f"{COMPARE} --lr -1",
+         "training config: learning_rate is -1.0, it must be a number above 0"),
+    Case("Names and numbers", "no threads", f"{COMPARE} --threads 0", "study: threads is 0, it must lie between 1 and 1024"),
+    Case("Names and numbers", "no room for a text", f"{TUNE} --data good.csv --max-length 2",
+         "--max-length is 2, it must be at least 3 tokens"),
+    Case("Names and numbers", "one folder as two arms", COMPARE.replace("model", "model model/"),
+         "study: arms named twice: model, model/"),
+    Case("Names and numbers", "a hub id that cannot be reached", "inspect nobody/nothing",
+         "no folder called 'nobody/nothing' here, and the model hub does not give it (...)\n- expected a folder, a hub "
+         "id that can be reached or was fetched before, zoo:NAME or preset:NAME"),
+    Case("Places to write", "a folder of somebody's own", "finetune model --out words --data good.csv",
+         "words holds other things than a checkpoint; expected a new, empty or checkpoint folder"),
+    Case("Places to write", "a file for a folder", "finetune model --out good.csv/out --data good.csv",
+         "good.csv is a file, expected the name of a folder"),
+    Case("Places to write", "a study in a folder that holds none", COMPARE.replace("new", "words"),
+         "words is not empty and holds no study; use another --out"),
+    Case("Places to write", "a folder for a file", f"{PREDICT} --out words.csv",
+         "words.csv is a folder, expected the name of a file to write", lambda place: (place / "words.csv").mkdir()),
+]  # fmt: skip
+
+INTRODUCTION = """\
+# Bad input and what is said about it
+
+Errors are one or two lines, leave with code 2, and write nothing. They say what was expected, what came and what to do.
+Below, `N` stands for a number and `...` for words that depend on the file or on a library. The commands ran in a folder
+that holds the checkpoint `model`, the fine-tuned model `tuned`, the study `study` and the data file `good.csv`.
+
+The table is `CASES` of `tests/bad_input.py`; a test types every command and compares every message. Written by
+
+    python tests/bad_input.py > docs/bad-input.md
+
+What looks odd and is read as it is: a byte order mark of UTF-8, lines of any length, NUL letters inside a text,
+empty texts, texts of emoji, texts written from right to left or in several scripts, values nested in JSON (they become
+JSON text), weights in float64, float16 or bfloat16 (they become float32).
+"""
+
+
+def document() -> str:
+    """Give docs/bad-input.md."""
+    lines = [INTRODUCTION]
+    for group in dict.fromkeys(case.group for case in CASES):
+        lines += [f"## {group}\n", "| case | `thrice ...` | message |", "|---|---|---|"]
+        cells = [
+            (case.what, f"`{case.command}`", f"`` {case.message} ``".replace("\n", " ``<br>`` "))
+            for case in CASES
+            if case.group == group
+        ]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from thrice.checkpoints import load, save
 from thrice.checkpoints.save import stock_config, stock_tensors
+from thrice.model import attention
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
 from thrice.model.packing import pack
@@ -118,24 +119,32 @@ def stock_gradients(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 
 def dropout_sites(model: torch.nn.Module, run: Callable[[], Any]) -> dict[str, int]:
-    """Count the masks that one training pass draws: "hidden" by modules, "attention" by calls of torch's kernel."""
+    """Count the masks that one training pass of one text draws: "hidden" by modules, "attention" by calls.
+
+    transformers calls torch's kernel with a probability; thrice draws the words of each mask itself.
+    """
     counted = {"hidden": 0, "attention": 0}
-    functional = torch.nn.functional
-    right = functional.scaled_dot_product_attention
+    kernel, words = torch.nn.functional.scaled_dot_product_attention, attention.random_words
 
     def count(module: torch.nn.Module, *_: Any) -> None:
         counted["hidden"] += module.p > 0  # type: ignore[operator]
 
-    def attention(*arguments: Any, **options: Any) -> torch.Tensor:
+    def counted_kernel(*arguments: Any, **options: Any) -> torch.Tensor:
         counted["attention"] += options.get("dropout_p", 0) > 0
-        return right(*arguments, **options)
+        return kernel(*arguments, **options)
+
+    def counted_words(shape: Any) -> torch.Tensor:
+        counted["attention"] += 1
+        return words(shape)
 
     hooks = [m.register_forward_hook(count) for m in model.modules() if type(m).__name__.endswith("Dropout")]
-    functional.scaled_dot_product_attention = attention
+    torch.nn.functional.scaled_dot_product_attention = counted_kernel
+    attention.random_words = counted_words
     try:
         run()
     finally:
-        functional.scaled_dot_product_attention = right
+        torch.nn.functional.scaled_dot_product_attention = kernel
+        attention.random_words = words
         for hook in hooks:
             hook.remove()
     return counted

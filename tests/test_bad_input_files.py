@@ -24,7 +24,7 @@ from thrice.schema import misfits, newer_format
 from thrice.tasks.base import TaskModel
 from thrice.tasks.classification import Classification
 from thrice.training.config import TrainingConfig
-from thrice.training.loop import FitResult, _finished_result
+from thrice.training.result import FitResult, finished_result
 
 WRONG: tuple[Any, ...] = (None, -1, 1e30, 10**400, "x", [], {}, {"a": 1}, True, [[[1]]])
 
@@ -168,14 +168,14 @@ def test_a_damaged_result_of_a_run_is_refused_with_a_way_out(tmp_path: Path) -> 
     result = FitResult(epochs=[], best_epoch=1, best_value=0.5, collapsed=False, steps=3, seconds=1.0)
     whole = {"format": 1, "identity": identity, "result": vars(result)}
     (tmp_path / "fit.json").write_text(json.dumps(whole), encoding="utf-8")
-    assert _finished_result(tmp_path, identity) == result
+    assert finished_result(tmp_path, identity) == result
     for spoilt in ({**whole, "format": 2}, {**whole, "identity": 3}, {**whole, "result": {"epochs": 1}}, [], "x"):
         (tmp_path / "fit.json").write_text(json.dumps(spoilt), encoding="utf-8")
         with pytest.raises(TrainingError, match=r"fit\.json.*--restart"):
-            _finished_result(tmp_path, identity)
+            finished_result(tmp_path, identity)
     (tmp_path / "fit.json").write_text("{", encoding="utf-8")
     with pytest.raises(TrainingError, match=r"fit\.json cannot be read.*--restart"):
-        _finished_result(tmp_path, identity)
+        finished_result(tmp_path, identity)
 
 
 def test_a_schema_says_every_difference_with_its_place() -> None:

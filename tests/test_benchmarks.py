@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from thrice import cli
+from thrice.model import layer
 from thrice.model.presets import PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -217,13 +218,13 @@ def test_the_check_of_a_gpu_fails_where_the_device_computes_something_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check = benchmark("gpu_check")
-    right = torch.nn.functional.scaled_dot_product_attention
+    right = layer.attend
 
-    def wrong(query: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
-        found = right(query, *others, **options)
-        return found if query.dtype == torch.float64 else found * 1.01
+    def wrong(qkv: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+        found = right(qkv, *others, **options)
+        return found if qkv.dtype == torch.float64 else found * 1.01
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", wrong)
+    monkeypatch.setattr(layer, "attend", wrong)
     assert check.main(["--device", "cpu", "--checks", "parity", "--json"]) == 1
     assert printed(capsys)["ok"] is False
 

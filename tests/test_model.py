@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from thrice.errors import ConfigError, DataError
 from thrice.model.config import EncoderConfig, canonical
-from thrice.model.dropout import Dropout
 from thrice.model.encoder import Encoder
 from thrice.model.packing import from_padded, pack, to_padded
 from thrice.model.presets import PRESETS
@@ -130,7 +129,7 @@ HEAD_DROPOUTS = [
 def test_each_dropout_of_a_head_acts_alone_and_only_in_training(family: str, name: str, places: list[str]) -> None:
     head = random_filled(tiny(family=family, classifier_dropout_prob=0.5), heads=(name,)).heads[name]
     rows = torch.randn(4, 12, generator=torch.Generator().manual_seed(0))
-    everywhere = [m for m, part in head.named_modules() if isinstance(part, Dropout) and part.p > 0]
+    everywhere = [m for m, part in head.named_modules() if isinstance(part, torch.nn.Dropout) and part.p > 0]
     assert sorted(everywhere) == sorted(places), "the config's probability stands where stock code has it"
     still = head.eval()(rows)
     head.train()

@@ -280,3 +280,11 @@ def test_random_states_go_through_json_and_come_back_exactly() -> None:
     assert draws() != expected
     set_random_state(state, CPU)
     assert draws() == expected
+
+
+def test_a_run_whose_metric_is_nan_goes_on_and_is_read_again(tmp_path: Path) -> None:
+    nothing = {"evaluate": lambda: {"score": float("nan")}, "metric": "score"}
+    with pytest.raises(Killed):
+        fit_toy(tmp_path, Toy(), CONFIG, dies_after=8, **nothing)
+    assert fit_toy(tmp_path, Toy(), CONFIG, **nothing).best_epoch == 1
+    assert fit_toy(tmp_path, Toy(), CONFIG, **nothing).best_epoch == 1

@@ -176,7 +176,7 @@ def _check_target(target: Path) -> str:
     if kind not in FORMS:
         raise DataError(f"{target}: expected a file name ending in .jsonl, .csv or .tsv")
     if target.is_dir():
-        raise DataError(f"{target} is a folder; expected the name of a file to write")
+        raise DataError(f"{target} is a folder, expected the name of a file to write")
     room = next(place for place in target.absolute().parents if place.exists())
     if not room.is_dir():
         raise DataError(f"{target} cannot be written: {room} is a file, not a folder")

@@ -27,15 +27,16 @@ LARGEST = 2**63
 """Whole numbers in files of thrice count things; larger ones are damage."""
 
 
-def misfits(value: Any, wanted: Wanted, *, place: str = "") -> list[str]:
+def misfits(value: Any, wanted: Wanted, *, place: str = "", finite: bool = True) -> list[str]:
     """Give everything in which a JSON value differs from what is wanted, each with its place, such as `arms[2].name`.
 
-    Whole numbers count as numbers, true and false as neither; numbers are finite. A tuple stands for a list.
+    Whole numbers count as numbers, true and false as neither. A tuple stands for a list. finite: whether NaN and
+    infinity, which some numbers that were measured may be, are misfits.
 
         >>> misfits({"seeds": [0, "x"]}, {"seeds": list[int], "task": str})
         ["seeds[1] is 'x', expected a whole number", 'task is missing']
     """
-    return list(_misfits(value, wanted, place))
+    return list(_misfits(value, wanted, place, finite))
 
 
 def newer_format(value: Any, known: int) -> list[str]:
@@ -48,37 +49,37 @@ def newer_format(value: Any, known: int) -> list[str]:
     return [] if found in range(1, known + 1) else [f"format is {_shown(found)}, expected {known}"]
 
 
-def _misfits(value: Any, wanted: Wanted, place: str) -> Iterator[str]:
+def _misfits(value: Any, wanted: Wanted, place: str, finite: bool) -> Iterator[str]:
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted is Any:
         return
     if isinstance(wanted, types.UnionType) or origin is typing.Union:
-        found = [misfits(value, one, place=place) for one in inner]
+        found = [misfits(value, one, place=place, finite=finite) for one in inner]
         if all(found):
             # Where one alternative is of the right kind its own complaints say more.
             near = [one for one in found if not one[0].startswith(f"{place or 'it'} is ")]
             yield from near[0] if near else [_wrong(value, wanted, place)]
     elif dataclasses.is_dataclass(wanted):
-        yield from _fields(value, _fields_of(wanted), place, closed=True)
+        yield from _fields(value, _fields_of(wanted), place, finite, closed=True)
     elif isinstance(wanted, dict):
-        yield from _fields(value, wanted, place, closed=False)
+        yield from _fields(value, wanted, place, finite, closed=False)
     elif origin in (list, tuple):
         if not isinstance(value, list | tuple):
             yield _wrong(value, list, place)
             return
         for number, item in enumerate(value):
-            yield from _misfits(item, inner[0], f"{place}[{number}]")
+            yield from _misfits(item, inner[0], f"{place}[{number}]", finite)
     elif origin is dict:
         if not isinstance(value, dict):
             yield _wrong(value, dict, place)
             return
         for key, item in value.items():
-            yield from _misfits(item, inner[1], f"{place}.{key}".lstrip("."))
-    elif not _is(value, wanted):
+            yield from _misfits(item, inner[1], f"{place}.{key}".lstrip("."), finite)
+    elif not _is(value, wanted, finite):
         yield _wrong(value, wanted, place)
 
 
-def _fields(value: Any, wanted: Mapping[str, Wanted], place: str, *, closed: bool) -> Iterator[str]:
+def _fields(value: Any, wanted: Mapping[str, Wanted], place: str, finite: bool, *, closed: bool) -> Iterator[str]:
     if not isinstance(value, dict):
         yield _wrong(value, dict, place)
         return
@@ -86,7 +87,7 @@ def _fields(value: Any, wanted: Mapping[str, Wanted], place: str, *, closed: boo
         name = key.removesuffix("?")
         where = f"{place}.{name}".lstrip(".")
         if name in value:
-            yield from _misfits(value[name], kind, where)
+            yield from _misfits(value[name], kind, where, finite)
         elif not key.endswith("?"):
             yield f"{where} is missing"
     if closed:
@@ -103,13 +104,13 @@ def _fields_of(kind: Any) -> dict[str, Wanted]:
     }
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is(value: Any, kind: type, finite: bool) -> bool:
     if isinstance(value, bool):
         return kind is bool
     if kind is int:
         return isinstance(value, int) and abs(value) < LARGEST
     if kind is float:
-        return isinstance(value, int | float) and abs(value) < LARGEST and math.isfinite(value)
+        return isinstance(value, int | float) and (abs(value) < LARGEST or not (finite or math.isfinite(value)))
     return isinstance(value, kind)
 
 

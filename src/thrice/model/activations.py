@@ -2,7 +2,7 @@
 
 The approximation x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel 2016, section 2) equals
 x * sigmoid(x * (C + K x^2)) with C = 2 * sqrt(2 / pi) and K = 0.044715 C. torch's tanh takes four times as long as its
-sigmoid on a CPU, and its backward computes it again: here value and slope come out of one pass over rows in the cache.
+sigmoid on a CPU: here all is done with sigmoids, on rows that stay in the cache.
 """
 
 from __future__ import annotations
@@ -45,49 +45,52 @@ def feed_forward(hidden: Tensor, inner: tuple[Tensor, Tensor], outer: tuple[Tens
     if torch.is_grad_enabled():
         result: Tensor = _FeedForward.apply(hidden, *inner, *outer)
         return result
-    return F.linear(gelu_tanh_(F.linear(hidden, *inner)), *outer)
+    return F.linear(gelu_tanh(F.linear(hidden, *inner)), *outer)
 
 
-def gelu_tanh_(values: Tensor) -> Tensor:
-    """Replace each entry of a contiguous (T, I) float tensor by its tanh-approximated GELU, and give the tensor."""
-    for part, (factor,) in _blocks(values, scratch=1):
-        torch.addcmul(_ADD, part, part, value=_K, out=factor)
-        part.mul_(factor.mul_(part).sigmoid_())
-    return values
+def gelu_tanh(values: Tensor) -> Tensor:
+    """Give the tanh-approximated GELU of contiguous (T, I) entries, float32 on a CPU."""
+    result = torch.empty_like(values)
+    for x, (p, y) in _blocks(values, result, scratch=1):
+        torch.addcmul(_ADD, x, x, value=_K, out=p)
+        torch.mul(x, p.mul_(x).sigmoid_(), out=y)
+    return result
 
 
-def gelu_tanh_and_slope_(values: Tensor) -> Tensor:
-    """Give the tanh-approximated GELU of (T, I) entries as a new tensor, and replace each entry by the slope there.
+def gelu_tanh_and_gradient_(values: Tensor, gradient: Tensor) -> Tensor:
+    """Give the tanh-approximated GELU of (T, I) entries, and multiply a gradient, in place, by the slope there.
 
-    With p = C + K x^2 and s = sigmoid(p x), the value is y = x s and the slope s + (y - y s)(3 p - 2 C).
+    With p = C + K x^2 and s = sigmoid(p x), the value is y = x s and the slope s + y (1 - s) (3 p - 2 C).
     """
     result = torch.empty_like(values)
-    for part, (p, s, y) in _blocks(values, result, scratch=2):
-        torch.addcmul(_ADD, part, part, value=_K, out=p)
-        torch.mul(p, part, out=s).sigmoid_()
-        torch.mul(part, s, out=y)
-        torch.add(_SLOPE_ADD, p, alpha=3, out=p)
-        torch.addcmul(y, y, s, value=-1, out=part)
-        torch.addcmul(s, part, p, out=part)
+    for x, (p, s, y, g) in _blocks(values, result, gradient, scratch=2):
+        torch.addcmul(_ADD, x, x, value=_K, out=p)
+        torch.mul(p, x, out=s).sigmoid_()
+        torch.mul(x, s, out=y)
+        torch.add(_SLOPE_ADD, p, alpha=3, out=p).mul_(y)
+        g.mul_(p.addcmul_(p, s, value=-1).add_(s))
     return result
 
 
 class _FeedForward(torch.autograd.Function):
-    """The block as one function: the slope takes the place of what the activation was given, nothing is kept twice."""
+    """The block as one function that keeps only what the activation was given: its value is cheap to compute again.
+
+    At 4H entries a token the two are half of what a layer keeps for its backward.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        slope = F.linear(hidden, w1, b1)
-        active = gelu_tanh_and_slope_(slope)
-        ctx.save_for_backward(hidden, w1, w2, slope, active)
-        return F.linear(active, w2, b2)
+        inner = F.linear(hidden, w1, b1)
+        ctx.save_for_backward(hidden, w1, w2, inner)
+        return F.linear(gelu_tanh(inner), w2, b2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, w1, w2, slope, active = ctx.saved_tensors
+        hidden, w1, w2, inner = ctx.saved_tensors
         wants = ctx.needs_input_grad
-        to_inner = torch.mm(gradient, w2).mul_(slope) if any(wants[:3]) else gradient
+        to_inner = torch.mm(gradient, w2)
+        active = gelu_tanh_and_gradient_(inner, to_inner)
         return (
             torch.mm(to_inner, w1) if wants[0] else None,
             torch.mm(to_inner.t(), hidden) if wants[1] else None,

@@ -10,20 +10,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Drop entries with probability p and scale the others by 1 / (1 - p); nothing happens in eval mode.
 
     Bits come from torch's global generator. On a CPU, sixteen of them decide on an entry, so p is met to 1 / 65536.
     Source: Srivastava et al. 2014, section 10 (inverted).
     """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def extra_repr(self) -> str:
-        """Give what print shows."""
-        return f"p={self.p}"
 
     def forward(self, values: Tensor) -> Tensor:
         """values: any shape. Returns the same shape."""

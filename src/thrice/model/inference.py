@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from thrice.model.activations import ACTIVATION, gelu_tanh_
+from thrice.model.activations import ACTIVATION, gelu_tanh
 from thrice.model.attention import attend
 from thrice.model.config import EncoderConfig
 from thrice.model.packing import PackedBatch
@@ -29,7 +29,7 @@ def infer(
     calls: the weights of the attention and of the feed-forward block that each call uses.
     """
     width, eps = (config.hidden_size,), config.layer_norm_eps
-    activation = gelu_tanh_ if config.hidden_act == "gelu_new" else ACTIVATION[config.hidden_act]
+    activation = gelu_tanh if config.hidden_act == "gelu_new" else ACTIVATION[config.hidden_act]
     for (qkv_w, qkv_b, o_w, o_b, g_1, b_1), (in_w, in_b, out_w, out_b, g_2, b_2) in calls:
         context = attend(F.linear(hidden, qkv_w, qkv_b), batch, num_heads=config.num_attention_heads, dropout=0.0)
         hidden = torch.layer_norm(F.linear(context, o_w, o_b).add_(hidden), width, g_1, b_1, eps)

@@ -154,7 +154,7 @@ def check_saved(path: Path, content: Any, wanted: Mapping[str, Any]) -> None:
     """Raise TrainingError that lists what is wrong in a file of a run; wanted: see `schema.misfits`."""
     if problems := newer_format(content, FORMAT):
         raise TrainingError(f"{path}: {problems[0]}, or {WAY_OUT}")
-    problems = misfits(content, dict(wanted))
+    problems = misfits(content, dict(wanted), finite=False)  # a metric may be nan
     if problems:
         raise TrainingError(f"{path} is damaged: {'; '.join(problems[:8])} - {WAY_OUT}")
 

@@ -126,6 +126,7 @@ def scenarios(checkpoint: str, reviews: str) -> list[Scenario]:
         Scenario(name="finetune", work=to_the_end, kills=6),
         Scenario(name="finetune, saved at every step", work=every_step, kills=8),
         Scenario(name="finetune, while it resumes", work=every_step, kills=5, aim="resuming"),
+        Scenario(name="finetune, while it evaluates", work=every_step, kills=3, aim="evaluating"),
         Scenario(name="finetune, while the model is written", work=to_the_end, kills=5, aim="writing the model"),
         Scenario(name="finetune --restart over a model", work=again, kills=4, aim="writing the model", begin=first),
         Scenario(name="finetune, while it clears away", work=to_the_end, kills=3, aim="clearing away"),
@@ -215,7 +216,9 @@ def run_chains(scenario: Scenario, room: Path, draw: random.Random) -> None:
             # A run that resumes has to have been stopped before.
             aim = None if scenario.aim == "resuming" and number == 0 else scenario.aim
             pid = start(scenario.work, chain)
-            code = kill_one(pid, aim=aim, after=draw.randint(1, does // 3), delay=draw.uniform(0, 0.02))
+            code = kill_one(
+                pid, aim=aim, after=draw.randint(1, does // 3), delay=draw.uniform(0, 0.005 if aim else 0.02)
+            )
             scenario.starts += 1
             if code == 0:
                 break

@@ -99,13 +99,13 @@ def run_study(
 def run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
     """Train one arm from one seed, write its row and give it; resumes a cell that was stopped."""
     path = cell_path(folder, arm, seed)
-    # A worker outlives a killed parent for a moment; where it finished its cell in it, there is nothing left to do.
-    with locked(work_path(folder, arm, seed), patience=PATIENCE):
-        if path.exists():
-            row: Row = read_json(path)
-            return row
+    work = work_path(folder, arm, seed)
+    with locked(work, patience=PATIENCE):
         clear_partials(path.parent, path.name)
-        return _run_cell(study, folder, arm, seed)
+        # A worker outlives a killed parent for a moment; where it finished its cell in it, there is nothing left to do.
+        row: Row = read_json(path) if path.exists() else _run_cell(study, folder, arm, seed)
+        shutil.rmtree(work, ignore_errors=True)
+        return row
 
 
 def _run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
@@ -138,7 +138,6 @@ def _run_cell(study: Study, folder: Path, arm: str, seed: int) -> Row:
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     write_json(cell_path(folder, arm, seed), row)
-    shutil.rmtree(work, ignore_errors=True)
     return row
 
 

@@ -99,9 +99,9 @@ def _total(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def gemm_rate(rows: int, inner: int, columns: int) -> float:
-    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 20."""
+    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 100."""
     a, b = torch.randn(rows, inner), torch.randn(inner, columns)
-    return 2 * rows * inner * columns / min(seconds(lambda: a @ b) for _ in range(20))
+    return 2 * rows * inner * columns / min(seconds(lambda: a @ b) for _ in range(100))
 
 
 def forward_flops(config: Any, lengths: Sequence[int]) -> float:

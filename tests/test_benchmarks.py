@@ -18,7 +18,7 @@ from thrice.model import layer
 from thrice.model.presets import PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check")
+SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check", "kernels")
 SMALL = PRESETS["albert-tiny-zh"].replace(
     embedding_size=16, hidden_size=24, num_attention_heads=3, intermediate_size=48, max_position_embeddings=64
 )
@@ -253,3 +253,20 @@ def test_the_arms_of_the_memory_benchmark_are_what_they_are_called() -> None:
     assert sizes["thrice un-shared"] > sizes["thrice shared"]
     for arm in ("stock BERT", "thrice shared"):
         assert kept[f"{arm}, checkpointing"] < kept[arm]
+
+
+def test_the_building_blocks_are_measured_and_both_ways_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = benchmark("kernels")
+    words = ["--tokens", "9", "--hidden", "24", "--lengths", "5", "--rounds", "2", "--threads", "1"]
+    kernels.main([*words, "--json"])
+    found = printed(capsys)["blocks"]
+    assert {"gelu", "dropout", "attention, 5 tokens"} < set(found)
+    kernels.main(words)
+    assert "attention, 5 tokens" in capsys.readouterr().out
+    for name, sides in {"gelu": kernels.gelu(9, 24), "attention": kernels.attention(5, 24)}.items():
+        ours, theirs = (work() for work in sides.values())
+        ours = ours[0] if isinstance(ours, tuple) else ours
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, msg=name)
+    for sides in kernels.linear(3, 24).values():
+        ours, theirs = (work() for work in sides.values())
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

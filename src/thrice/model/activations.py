@@ -30,8 +30,8 @@ _C = 2 * math.sqrt(2 / math.pi)
 _K = 0.044715 * _C
 # 0-dimensional tensors of the very numbers: torch's fused operations take scalars in these places as tensors only.
 _ADD, _SLOPE_ADD = torch.tensor(_C), torch.tensor(-2 * _C)
-_CACHED = 131072
-"""Entries of a block of rows that stays in a core's cache with its scratch memory."""
+_CACHED = 524288
+"""Entries of a block of rows: few enough to stay in the cache with their scratch memory, enough for several threads."""
 
 
 def feed_forward(hidden: Tensor, inner: tuple[Tensor, Tensor], outer: tuple[Tensor, Tensor], *, act: str) -> Tensor:

@@ -250,3 +250,27 @@ def test_a_study_in_processes_asked_to_stop_saves_every_cell_in_work(
         assert saved(log.parent)["step"] == len(lines) > 0, "it goes on from exactly there"
         assert names(log.parent / "resume") == ["state.json", f"step-{len(lines):08d}.safetensors"]
     assert not list((tmp_path / "study").rglob(".*"))
+
+
+def test_a_refused_start_removes_nothing_that_is_not_its_own(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path
+) -> None:
+    run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    own = tmp_path / "out.run" / "notes" / "mine.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("by hand")
+    with pytest.raises(TrainingError, match="holds a finished model"):
+        run(str(tiny_checkpoint), tmp_path / "out", reviews)
+    assert own.read_text() == "by hand"
+
+
+def test_ctrl_c_saves_even_where_nobody_reads_the_notice_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: Any) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("thrice.training.interrupt.os.write", closed)
+    with pytest.raises(Interrupted, match="and saved"):
+        fit_toy(tmp_path, Toy(), CONFIG, make_batch=at_step(2, send(signal.SIGINT)))
+    assert saved(tmp_path)["step"] == 2

@@ -72,3 +72,24 @@ def test_weights_that_change_are_seen(encoder: Encoder) -> None:
         after = encoder(BATCH)
     assert not torch.allclose(doubled, before)
     torch.testing.assert_close(after, before)
+
+
+def test_a_block_of_ones_own_predicts_as_it_trains(encoder: Encoder) -> None:
+    class Louder(type(encoder.ffn[0])):  # type: ignore[misc]
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(hidden)
+
+    encoder.ffn[0].__class__ = Louder
+    learning = encoder(BATCH)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(BATCH), learning)
+        encoder.attention[1] = torch.nn.Module()
+        encoder.attention[1].forward = lambda hidden, batch: hidden  # type: ignore[method-assign, assignment]
+        encoder(BATCH)
+
+
+def test_hooks_on_the_way_back_are_called_in_training(encoder: Encoder) -> None:
+    seen: list[int] = []
+    encoder.ffn[0].intermediate.register_full_backward_hook(lambda *_: seen.append(1))
+    encoder(BATCH).sum().backward()
+    assert seen

@@ -288,3 +288,21 @@ def test_a_run_whose_metric_is_nan_goes_on_and_is_read_again(tmp_path: Path) -> 
         fit_toy(tmp_path, Toy(), CONFIG, dies_after=8, **nothing)
     assert fit_toy(tmp_path, Toy(), CONFIG, **nothing).best_epoch == 1
     assert fit_toy(tmp_path, Toy(), CONFIG, **nothing).best_epoch == 1
+
+
+def test_a_metric_larger_than_any_count_is_no_damage(tmp_path: Path) -> None:
+    huge = {"evaluate": lambda: {"score": 1e20}, "metric": "score"}
+    with pytest.raises(Killed):
+        fit_toy(tmp_path, Toy(), CONFIG, dies_after=8, **huge)
+    assert fit_toy(tmp_path, Toy(), CONFIG, **huge).best_value == 1e20
+
+
+def test_a_save_with_too_few_generators_is_damaged_and_no_crash(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        fit_toy(tmp_path, Toy(), CONFIG, dies_after=8)
+    path = tmp_path / "resume" / "state.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["random"]["numpy"][1] = [2**40] * 624
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(TrainingError, match="cannot be resumed, it is damaged"):
+        fit_toy(tmp_path, Toy(), CONFIG)

@@ -244,3 +244,24 @@ def peak(run: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_list_among_lines_is_refused_wherever_it_falls(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    for row in (1, 4):  # blocks are of three rows
+        lines = [json.dumps({"text": str(n)}) for n in range(4)]
+        lines.insert(row, '[{"text": "x"}]')
+        path.write_text("\n".join(lines[: row + 1]) + "\n", encoding="utf-8")
+        with pytest.raises(DataError) as whole:
+            read_table(path)
+        with pytest.raises(DataError) as blocks:
+            stream_rows(path)
+        assert str(blocks.value) == str(whole.value)
+
+
+def test_reading_stops_where_too_many_rows_are_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "MOST_PROBLEMS", 5)
+    path = tmp_path / "x.jsonl"
+    path.write_text("no json\n" * 30, encoding="utf-8")
+    with pytest.raises(DataError, match="line 1"):
+        stream_rows(path)

@@ -33,6 +33,7 @@ from thrice.cli_options import (
     takes_run_options,
 )
 from thrice.errors import ConfigError, Interrupted, ThriceError, nearest
+from thrice.launcher import is_main, launched
 
 app = typer.Typer(
     name="thrice",
@@ -75,7 +76,7 @@ def main() -> None:
 
 def _speaks() -> bool:
     """Whether this process says what went wrong: of several that train together, the first one to fail does."""
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if launched() == 1:
         return True
     from thrice.training.distributed import first_to_fail
 
@@ -93,7 +94,8 @@ def _resumable() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         said, code = (str(stop), 128 + stop.signum) if isinstance(stop, Interrupted) else ("stopped", 130)
         way_on = "the same command (without --restart) goes on from the last save"
-        err.print(f"{said}; {way_on}", markup=False, highlight=False, soft_wrap=True)
+        if is_main():
+            err.print(f"{said}; {way_on}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code) from None
 
 
@@ -212,7 +214,7 @@ def finetune(
     Layer-wise decay is 0.8 for ELECTRA (0.9 from 24 layers) and off for the others, unless it is given.
     """
     from thrice.finetune import finetune as run
-    from thrice.training.distributed import is_main, leave
+    from thrice.training.distributed import leave
 
     if threads is not None:
         set_threads(threads)

@@ -20,7 +20,7 @@ from thrice.errors import CheckpointError, ConfigError
 from thrice.model.config import EncoderConfig
 from thrice.registry import plugin
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
-from thrice.tasks.base import Prediction, Task, TaskData, TaskModel, options_of
+from thrice.tasks.base import TASK_HEAD, Prediction, Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
 from thrice.training.distributed import Ranks, join
 from thrice.training.faults import disk_errors
@@ -243,7 +243,7 @@ def save_model(model: TaskModel, folder: Path, tokenizer: Tokenizer, *, facts: M
     Raises CheckpointError where the folder holds something else.
     """
     sidecar = {"task": {"name": model.task.name, "settings": model.task.settings()}, **(facts or {})}
-    own = {} if model.head is None else {"task_head.safetensors": model.head.state_dict()}
+    own = {} if model.head is None else {TASK_HEAD: model.head.state_dict()}
     config = model.task.stock_config()
     return save(model.encoder, folder, tokenizer=tokenizer, extra_config=config, sidecar=sidecar, beside=own)
 

@@ -27,9 +27,7 @@ from thrice.errors import CheckpointError, DataError
 from thrice.files import clear_partials, written_beside
 from thrice.registry import plugin
 from thrice.schema import misfits
-from thrice.tasks.base import Prediction, Task, TaskModel
-
-TASK_HEAD = "task_head.safetensors"
+from thrice.tasks.base import TASK_HEAD, Prediction, Task, TaskModel
 
 
 @dataclass(frozen=True, kw_only=True)

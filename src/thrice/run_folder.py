@@ -8,14 +8,13 @@ OUT.run/.lock       a process works here
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from thrice.checkpoints import refuse_foreign_folder
 from thrice.errors import ConfigError, TrainingError
 from thrice.files import clear_partials, write_atomically
-from thrice.locks import LOCK, locked
+from thrice.locks import locked
 from thrice.training.resume import forget_run
 
 
@@ -56,15 +55,9 @@ def begin_anew(run: Path) -> None:
 
 
 def clear_away(run: Path) -> None:
-    """Remove what a run whose model is written has left, but for the lock."""
-    # First what says that the run goes on: after a kill in between, the rest is the rubbish that it is.
-    for name in ("anew", "fit.json"):
-        (run / name).unlink(missing_ok=True)
-    for path in run.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
+    """Remove what a run whose model is written has left, and nothing else."""
+    (run / "anew").unlink(missing_ok=True)
+    forget_run(run)
 
 
 def _refuse_finished(folder: Path, run: Path) -> None:

@@ -110,7 +110,9 @@ def _is(value: Any, kind: type, finite: bool) -> bool:
     if kind is int:
         return isinstance(value, int) and abs(value) < LARGEST
     if kind is float:
-        return isinstance(value, int | float) and (abs(value) < LARGEST or not (finite or math.isfinite(value)))
+        if isinstance(value, int):
+            return abs(value) < LARGEST
+        return isinstance(value, float) and (math.isfinite(value) or not finite)
     return isinstance(value, kind)
 
 

@@ -38,6 +38,7 @@ STUDY = {
     "metric": str,
     "arms": list[str | dict[str, Any]],
     "seeds": list[int],
+    "training?": dict[str, Any],
     "data?": dict[str, Any] | None,
     "notes?": list[str] | None,
     "command?": str | list[str] | None,

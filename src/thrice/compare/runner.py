@@ -34,9 +34,9 @@ from thrice.compare.pool import in_pool
 from thrice.errors import ConfigError, DataError, ThriceError
 from thrice.files import clear_partials, read_json, write_json
 from thrice.finetune import DataSource, Splits, build, cut_note, read_splits, save_model, train
+from thrice.launcher import refuse_several
 from thrice.locks import locked
 from thrice.tasks.base import Task, TaskModel
-from thrice.training.distributed import refuse_several
 
 Row = dict[str, Any]
 

@@ -252,9 +252,9 @@ def _no_json(constant: str) -> Any:
 DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_json, object_pairs_hook=_object)
 
 
-def json_objects(data: bytes, text: str, name: str) -> Parsed:
-    """Parse JSON lines, or one array of objects."""
-    if text.lstrip(" \t\r\n").startswith("["):
+def json_objects(data: bytes, text: str, name: str, *, lines: bool = False) -> Parsed:
+    """Parse JSON lines, or one array of objects; lines: it is known to be lines."""
+    if not lines and text.lstrip(" \t\r\n").startswith("["):
         try:
             expected = len(DECODER.decode(text))
         except (ValueError, RecursionError) as error:

@@ -25,6 +25,8 @@ BLOCK_ROWS = 8192
 BLOCK_BYTES = 4 * 2**20
 """Bytes of the file after which a block ends, whatever the number of its rows."""
 DELIMITED = ("csv", "tsv")
+MOST_PROBLEMS = 10_000
+"""Bad rows after which nobody needs to know how many more there are."""
 
 Problems = list[tuple[int, str]]
 Check = Callable[[Table], object]
@@ -46,7 +48,7 @@ class RowStream:
     def blocks(self) -> Iterator[Table]:
         """Give the rows in the file's order, every block with all columns; fingerprints are those of the blocks.
 
-        Raises DataError where the file holds other rows than when it was checked.
+        Raises DataError where the file holds another number of rows, or other columns, than when it was checked.
         """
         done = 0
         changed = DataError(f"{self.source} was changed while it was read: it held {self.num_rows} rows; start again")
@@ -97,6 +99,8 @@ def _checked(name: str, pieces: Iterator[tuple[int, Parsed]], check: Check | Non
         columns.update(dict.fromkeys(stated or ()))
         rows, lines, wrong = readers.collected(objects, columns)
         problems += [(before + line, problem) for line, problem in wrong]
+        if len(problems) >= MOST_PROBLEMS:
+            break
         count += len(rows)
         if not wrong and len(rows) != expected:
             first = before + 1
@@ -175,7 +179,7 @@ def _text(path: Path, name: str, kind: str, columns: Sequence[str] | None) -> It
             parsed = readers.delimited_objects(data, text, name, kind, header, known=before > 0)
             header = parsed[0]
         else:
-            parsed = readers.json_objects(data, text, name)
+            parsed = readers.json_objects(data, text, name, lines=before > 0)
         yield before, parsed
 
 

@@ -29,7 +29,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 _C = 2 * math.sqrt(2 / math.pi)
 _K = 0.044715 * _C
 # 0-dimensional tensors of the very numbers: torch's fused operations take scalars in these places as tensors only.
-_ADD, _SLOPE_ADD = torch.tensor(_C), torch.tensor(-2 * _C)
+_ADD, _SLOPE_ADD = (torch.tensor(number, dtype=torch.float32, device="cpu") for number in (_C, -2 * _C))
 _CACHED = 524288
 """Entries of a block of rows: few enough to stay in the cache with their scratch memory, enough for several threads."""
 

@@ -35,10 +35,15 @@ def attend(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: float) -
 
 
 def _attend_runs(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: float) -> Tensor:
-    """Call the public kernel once for each run of equal length."""
+    """Call the public kernel once for each run of equal length.
+
+    One split and one concatenation: their backward is one copy each, where slicing would add a zero-filled (T, 3H)
+    tensor for every run.
+    """
     outputs = []
-    for run in batch.runs:
-        query, key, value = _heads(qkv, run, num_heads)
+    parts = qkv.split([run.count * run.length for run in batch.runs])
+    for run, part in zip(batch.runs, parts, strict=True):
+        query, key, value = _split_heads(part, run, num_heads)
         context = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         outputs.append(context.transpose(1, 2).reshape(run.count * run.length, -1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -133,7 +138,10 @@ def _scaled_product(query: Tensor, key: Tensor) -> Tensor:
 
 def _heads(qkv: Tensor, run: Run, num_heads: int) -> tuple[Tensor, ...]:
     """Give views (count, heads, length, width) of the run's query, key and value."""
-    part = qkv[run.start : run.start + run.count * run.length]
+    return _split_heads(qkv[run.start : run.start + run.count * run.length], run, num_heads)
+
+
+def _split_heads(part: Tensor, run: Run, num_heads: int) -> tuple[Tensor, ...]:
     return part.view(run.count, run.length, 3, num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
 

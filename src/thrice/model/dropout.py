@@ -38,7 +38,7 @@ def random_words(shape: torch.Size | tuple[int, ...]) -> Tensor:
     One 64-bit draw makes four of them: a fifth of the time that torch takes to draw a number for each.
     """
     count = torch.Size(shape).numel()
-    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty((count + 3) // 4, dtype=torch.int64, device="cpu").random_(-(2**63), None)
     return words.view(torch.int16)[:count].view(shape)
 
 

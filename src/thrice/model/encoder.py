@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +75,10 @@ class Encoder(nn.Module):
 
     def _weights_of_calls(self) -> list[tuple[Weights, Weights]] | None:
         """Give the weights of each call's blocks; None where one of the blocks must be called as a module."""
-        attention, ffn = ([cast(Any, block).weights() for block in blocks] for blocks in (self.attention, self.ffn))
+        attention, ffn = (
+            [block.weights() if isinstance(block, AttentionBlock | FeedForwardBlock) else None for block in blocks]
+            for blocks in (self.attention, self.ffn)
+        )
         calls = []
         for i, j in zip(self.config.attention_map, self.config.ffn_map, strict=True):
             first, second = attention[i], ffn[j]

@@ -38,8 +38,8 @@ def infer(
     return hidden
 
 
-def weights_of(block: nn.Module, *parts: Linear | nn.LayerNorm) -> Weights | None:
-    """Give weight and bias of a block's linear maps, then of its norm; None where the block itself must be called."""
-    if not is_bare(*parts) or block._forward_hooks or block._forward_pre_hooks:
+def weights_of(*parts: Linear | nn.LayerNorm) -> Weights | None:
+    """Give weight and bias of a block's linear maps, then of its norm; None where one of them must be called."""
+    if not is_bare(*parts):
         return None
     return tuple(tensor for part in parts for tensor in (part.weight, part.bias))

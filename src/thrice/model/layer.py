@@ -33,7 +33,9 @@ class AttentionBlock(nn.Module):
 
     def weights(self) -> Weights | None:
         """Give weights and biases in the order of calling; None where this block must be called as a module."""
-        return weights_of(self, self.qkv, self.output, self.LayerNorm)
+        if not (is_bare(self, of=(AttentionBlock,)) and is_bare(self.dropout, of=(Dropout,))):
+            return None
+        return weights_of(self.qkv, self.output, self.LayerNorm)
 
 
 class FeedForwardBlock(nn.Module):
@@ -61,4 +63,6 @@ class FeedForwardBlock(nn.Module):
 
     def weights(self) -> Weights | None:
         """Give weights and biases in the order of calling; None where this block must be called as a module."""
-        return weights_of(self, self.intermediate, self.output, self.LayerNorm)
+        if not (is_bare(self, of=(FeedForwardBlock,)) and is_bare(self.dropout, of=(Dropout,))):
+            return None
+        return weights_of(self.intermediate, self.output, self.LayerNorm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 
 class Linear(nn.Linear):
@@ -20,13 +21,17 @@ class Embedding(nn.Embedding):
         """Do nothing."""
 
 
-def is_bare(*modules: nn.Module) -> bool:
-    """Tell whether these do what their class does and nothing else, so that their weights stand for them.
+def is_bare(*modules: nn.Module, of: tuple[type[nn.Module], ...] = (Linear, nn.LayerNorm)) -> bool:
+    """Tell whether these are of such a class and do what it does, so that their weights stand for them.
 
-    A hook, a parametrisation or an adapter put in their place must be called, not passed by.
+    A subclass, a hook, a parametrisation or an adapter put in their place must be called, not passed by.
     """
-    plain = all(type(module) in (Linear, nn.LayerNorm) for module in modules)
-    return plain and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    return not _has_any_global_hook() and not any(type(m) not in of or _is_touched(m) for m in modules)
+
+
+def _is_touched(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
 
 
 def is_plain_float_on_cpu(*tensors: Tensor) -> bool:

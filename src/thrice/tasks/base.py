@@ -21,6 +21,8 @@ from thrice.data.readers import Table
 from thrice.data.tokenizer import Tokenizer
 from thrice.model.encoder import Encoder
 
+TASK_HEAD = "task_head.safetensors"
+"""The file, beside the stock one, of a head that no stock class has."""
 Prediction = dict[str, Any]
 """What a task says about one example, ready for JSON: "prediction", the answer, and whatever explains it."""
 

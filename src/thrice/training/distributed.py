@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType, get_int_from_env, parse_flag_from_env
+from accelerate.utils import DistributedType, parse_flag_from_env
 from torch import Tensor, distributed
 
 from thrice.errors import TrainingError
+from thrice.launcher import WORLD_SIZE, is_main, launched
 
-WORLD_SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Environment variables by which launchers say how many processes there are."""
-RANK = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables by which launchers say which one this is."""
 PATIENCE = datetime.timedelta(days=7)
 """How long a process waits for the others, who may be evaluating; the launcher ends all when one of them has died."""
 
@@ -36,22 +33,6 @@ UNSUPPORTED = {
     DistributedType.XLA: "XLA, whose steps are not carried out when they are called",
 }
 """What Accelerate can do with a model that a run here cannot save, resume or average."""
-
-
-def launched() -> int:
-    """Give the number of processes that a launcher started together with this one; 1 without a launcher."""
-    return int(get_int_from_env(list(WORLD_SIZE), 1))
-
-
-def is_main() -> bool:
-    """Whether this is the process that writes and speaks: the first of those a launcher started, or the only one."""
-    return launched() == 1 or int(get_int_from_env(list(RANK), 0)) == 0
-
-
-def refuse_several(what: str, instead: str) -> None:
-    """Raise TrainingError where a launcher started several processes for something that one has to do."""
-    if launched() > 1:
-        raise TrainingError(f"{what} was started as {launched()} processes at once, but it is work for one; {instead}")
 
 
 def join() -> Ranks:

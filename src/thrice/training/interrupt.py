@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from thrice.errors import Interrupted
+from thrice.launcher import is_main
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NOTICE = "\nstopping: what is being computed now is finished and saved first; once more stops at once\n"
@@ -46,7 +47,10 @@ def interruptible() -> Iterator[Request]:
         if request.signum is not None:
             raise Interrupted("stopped at once", signum=signum)
         request.signum = signum
-        os.write(2, NOTICE.encode())  # print may be at work below this handler, and is not reentrant
+        # print may be at work below this handler, and is not reentrant; whoever reads may be stopped as well
+        with contextlib.suppress(OSError):
+            if is_main():
+                os.write(2, NOTICE.encode())
 
     theirs = (signal.SIG_DFL, signal.default_int_handler, stop_at_once)
     before = {signum: signal.getsignal(signum) for signum in SIGNALS if signal.getsignal(signum) in theirs}

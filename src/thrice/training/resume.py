@@ -97,6 +97,10 @@ SAVED = {"identity": IDENTITY, "tensors": str, "state": RunState, "random": dict
 """What state.json holds; of several processes, the generators of each."""
 
 
+DAMAGE = (OSError, LookupError, ArithmeticError, ValueError, TypeError, RuntimeError, safetensors.SafetensorError)
+"""What reading a damaged save may end in."""
+
+
 def seed_everything(seed: int) -> None:
     """Seed the global generators of Python, numpy and torch (all devices)."""
     random.seed(seed)
@@ -257,7 +261,15 @@ def load_run(
         numbers |= {name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}
         state = RunState(**numbers)
         set_random_state(content["random"] if ranks.size == 1 else content["random"][ranks.rank], device)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+    except (
+        OSError,
+        LookupError,
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        RuntimeError,
+        safetensors.SafetensorError,
+    ) as error:
         raise TrainingError(f"{state_file.parent} cannot be resumed, it is damaged: {error} - {WAY_OUT}") from error
     return state
 
@@ -296,8 +308,10 @@ def discard_saves(folder: Path) -> None:
 
 def forget_run(folder: Path) -> None:
     """Remove what a run of `fit` has left in a folder, and nothing else."""
+    # First what makes the rest count: after a kill in between, it is the rubbish that the next one removes.
+    (folder / "fit.json").unlink(missing_ok=True)
     discard_saves(folder)
-    for name in ("fit.json", "best.safetensors", "train.jsonl"):
+    for name in ("best.safetensors", "train.jsonl"):
         (folder / name).unlink(missing_ok=True)
 
 

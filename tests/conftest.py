@@ -10,8 +10,14 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
 import torch
+
+# The suite repeats: hypothesis draws the same cases every time. To look for new ones: HYPOTHESIS_SEARCH=1 make test
+hypothesis.settings.register_profile("repeat", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile("search" if os.environ.get("HYPOTHESIS_SEARCH") else "repeat")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -291,3 +291,28 @@ def test_electra_gets_layerwise_decay_unless_told_otherwise() -> None:
 def test_every_file_of_a_saved_folder_is_as_readable_as_its_config(tiny_checkpoint: Path) -> None:
     modes = {path.name: path.stat().st_mode for path in tiny_checkpoint.iterdir()}
     assert set(modes.values()) == {modes["config.json"]}
+
+
+@pytest.mark.parametrize("seed", [2**32, 10**23, -1])
+def test_a_seed_that_cannot_be_is_told_before_anything_is_read(
+    tiny_checkpoint: Path, tmp_path: Path, seed: int
+) -> None:
+    with pytest.raises(ConfigError, match="seed is"):
+        finetune(
+            str(tiny_checkpoint),
+            tmp_path / "out",
+            source=DataSource(data=str(tmp_path / "absent.csv")),
+            task_name="classification",
+            options={},
+            training={"seed": seed},
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_name_is_refused(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="expected the name of a new folder"):
+        run(str(tiny_checkpoint), Path(""), reviews)
+    assert not list(tmp_path.iterdir())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import struct
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import change_config, change_tensors, tiny_config, tiny_encoder
 
 from thrice.checkpoints import inspect, load, save
 from thrice.checkpoints.name_map import wanted_shapes
 from thrice.errors import CheckpointError
+from thrice.terminal import inspection
 
 
 @pytest.mark.parametrize(
@@ -118,3 +121,13 @@ def test_heads_say_their_classes(tmp_path: Path) -> None:
     save_file({"x": encoder.heads["mlm"].bias.detach()}, tmp_path / "out/model.safetensors")
     with pytest.raises(CheckpointError, match="look like no family"):
         inspect(str(tmp_path / "out"))
+
+
+def test_every_name_is_printed_whole_however_narrow_the_screen(nano: Path) -> None:
+    console = Console(width=60, file=io.StringIO())
+    found = inspect(str(nano))
+    inspection(found, console)
+    printed = "".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "…" not in printed
+    assert printed.count("family") == 1
+    assert "{" not in printed.partition("tensor")[0]

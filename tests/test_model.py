@@ -65,7 +65,7 @@ def test_padded_tensors_give_what_packed_ones_give() -> None:
     assert padded[0, 3:].abs().max() == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
 def test_spreading_and_packing_are_inverse(lengths: list[int]) -> None:
     width = max(lengths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thrice.errors import SharingError
@@ -16,8 +16,6 @@ from thrice.sharing.patterns import (
     stock_albert_layout,
     stock_albert_map,
 )
-
-LAW = settings(derandomize=True, database=None, deadline=None)
 
 
 @st.composite
@@ -82,7 +80,6 @@ def test_no_calls_cannot_be_shared() -> None:
         parse("all", 0)
 
 
-@LAW
 @given(two_maps())
 def test_parse_reads_back_what_describe_writes(maps: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     assert parse(describe(*maps), len(maps[0])) == maps
@@ -113,7 +110,6 @@ def test_describe_refuses_what_is_no_pair_of_maps(maps: tuple[tuple[int, ...], t
         describe(*maps)
 
 
-@LAW
 @given(two_maps())
 def test_a_map_refines_another_where_its_sharing_calls_share_there(maps: tuple[tuple[int, ...], ...]) -> None:
     fine, coarse = maps
@@ -122,7 +118,6 @@ def test_a_map_refines_another_where_its_sharing_calls_share_there(maps: tuple[t
     assert refines(fine, coarse) == by_pairs
 
 
-@LAW
 @given(two_maps())
 def test_none_refines_everything_and_everything_refines_all(maps: tuple[tuple[int, ...], ...]) -> None:
     calls = len(maps[0])
@@ -155,7 +150,6 @@ def test_the_stock_formula_is_the_one_that_transformers_runs() -> None:
     assert "int(i / (self.config.num_hidden_layers / self.config.num_hidden_groups))" in source
 
 
-@LAW
 @given(st.integers(1, 24), st.integers(1, 24), st.integers(1, 4))
 def test_every_stock_config_without_unused_groups_is_found_again(steps: int, groups: int, inner: int) -> None:
     if groups > steps:
@@ -168,7 +162,6 @@ def test_every_stock_config_without_unused_groups_is_found_again(steps: int, gro
     assert layout.inner_group_num <= inner
 
 
-@LAW
 @given(two_maps())
 def test_a_stock_layout_is_exact_or_has_a_copy_for_every_call(maps: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     layout = stock_albert_layout(*maps)

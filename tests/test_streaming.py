@@ -265,3 +265,13 @@ def test_reading_stops_where_too_many_rows_are_bad(tmp_path: Path, monkeypatch: 
     path.write_text("no json\n" * 30, encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
         stream_rows(path)
+
+
+def test_answers_do_not_replace_what_they_answer(tuned: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("text\ngood\n", encoding="utf-8")
+    (tmp_path / "also.csv").symlink_to(path)
+    for target in (path, tmp_path / "also.csv"):
+        with pytest.raises(DataError, match="is the file that is read"):
+            predict_file(tuned, str(path), target)
+    assert path.read_text(encoding="utf-8") == "text\ngood\n"

@@ -21,7 +21,7 @@ from thrice.sharing.patterns import describe
 from thrice.sharing.transform import max_difference, share, unshare
 
 CALLS = 4
-LAW = settings(derandomize=True, database=None, deadline=None, max_examples=30)
+LAW = settings(max_examples=30)
 
 
 @st.composite

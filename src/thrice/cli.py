@@ -94,6 +94,7 @@ def _resumable() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         said, code = (str(stop), 128 + stop.signum) if isinstance(stop, Interrupted) else ("stopped", 130)
         way_on = "the same command (without --restart) goes on from the last save"
+        way_on += "" if "saved" in said else ", or begins anew where there is none"
         if is_main():
             err.print(f"{said}; {way_on}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code) from None

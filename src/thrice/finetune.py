@@ -254,10 +254,17 @@ def default_training(config: EncoderConfig, changes: Mapping[str, Any]) -> Train
     changes: field -> value; None stands for the default. Source: Clark et al. 2020, table 7: 0.8 for small and base,
     0.9 for large.
     """
-    given = {name: value for name, value in changes.items() if value is not None}
+    given = _given(changes)
     if config.family == "electra":
         given.setdefault("layerwise_decay", 0.9 if config.num_calls >= 24 else 0.8)
     return TrainingConfig(**given)
+
+
+def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the fields of a training config that are not None, checked; raises ConfigError with all problems."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    TrainingConfig(**given)
+    return given
 
 
 def finetune(
@@ -317,6 +324,7 @@ def _finetune(
     ranks: Ranks,
 ) -> dict[str, Any]:
     tell = say or (lambda line: None)
+    _given(training)  # before anything is read: a value that cannot be is cheap to tell
     task, splits = read_splits(task_name, source, options)
     chosen = check_metric(task, metric)
     seed = training.get("seed") or 0

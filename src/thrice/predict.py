@@ -141,6 +141,8 @@ def predict_file(
     anything is predicted, where the target cannot be written.
     """
     kind = "jsonl" if target is None else _check_target(target)
+    if target is not None and target.exists() and Path(texts).exists() and os.path.samefile(target, texts):
+        raise DataError(f"{target} is the file that is read; expected another name for the answers")
     tuned = load_model(folder)
     task = tuned.model.task
     stream = stream_rows(texts, columns=columns, format=format, check=partial(task.read, gold=False))

@@ -43,8 +43,8 @@ def run_folder(folder: Path, *, restart: bool) -> Iterator[Path]:
 def place_of_run(folder: Path) -> Path:
     """Give the folder beside a model's folder in which the model is trained; raises ConfigError for no new name."""
     place = folder.resolve()
-    if not place.name:
-        raise ConfigError(f"--out {folder}: expected the name of a new folder")
+    if not place.name or folder == Path():
+        raise ConfigError(f"--out {folder}: expected the name of a new folder, such as out")
     return place.with_name(place.name + ".run")
 
 

@@ -96,13 +96,19 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
 def inspection(found: dict[str, Any], console: Console) -> None:
     """Print what `checkpoints.inspect` found: a few facts, then every tensor with its fate."""
     facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")
     for key, value in found.items():
         if key not in ("tensors", "config", "problems"):
             facts.add_row(Text(key), Text(f"{value:,}" if isinstance(value, int) else _shown(value)))
     for key, value in (found.get("config") or {}).items():
+        if key in found:
+            continue
         facts.add_row(Text(key, style="dim"), Text(_shown(value), style="dim"))
     console.print(facts)
-    tensors = Table("tensor", "shape", "fate", box=None, header_style="bold", pad_edge=False)
+    tensors = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("tensor", "shape", "fate"):
+        tensors.add_column(column, overflow="fold")  # a name that is cut short names nothing
     for tensor in found["tensors"]:
         tensors.add_row(*map(Text, (tensor["name"], _shown(tensor["shape"]), tensor["fate"])))
     console.print(tensors)
@@ -111,6 +117,8 @@ def inspection(found: dict[str, Any], console: Console) -> None:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(key if of is None else f"{key} ({of})" for key, of in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -55,6 +55,8 @@ def resolve(name: str) -> ModelSource:
         >>> resolve("preset:bert-tiny+all").pattern
         'all'
     """
+    if not name.strip():
+        raise CheckpointError("an empty name; expected a folder, a hub id, zoo:NAME or preset:NAME")
     if _folder(name) is not None:
         return ModelSource(kind="folder", name=name, pattern=None, folder=_folder(name))
     bare, plus, pattern = name.rpartition("+")

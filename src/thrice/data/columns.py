@@ -111,6 +111,7 @@ def _guess_text(free: list[str], table: Table, text_pair: str | None, label: str
             return free[likely.index(False)], text_pair
     fitting = f"these fit equally: {', '.join(' + '.join(filter(None, names)) for names in found)}; " if found else ""
     hint = "" if found else " (a file without a header row: give the names with --columns)"
+    fitting += f"{text_pair!r} is its pair; " if text_pair is not None else ""
     raise DataError(
         f"{table.source}: which column is the text? {fitting}columns: {shown_names(table.columns)}; "
         f"name it: --text-column{hint}"

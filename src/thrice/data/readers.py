@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thrice.data.columns import Columns, guess_columns, shown_names
+from thrice.data.columns import Columns, guess_columns
 from thrice.data.decoding import bytes_of, decoded
 from thrice.data.headers import check_header, check_stated
+from thrice.data.parquet import parquet_blocks
 from thrice.errors import ConfigError, DataError, nearest
 
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
@@ -294,18 +295,12 @@ def _checked_object(value: Any) -> Any:
 
 
 def _parquet_objects(path: Path) -> Parsed:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        columns, expected = list(file.schema_arrow.names), file.metadata.num_rows
-        if len(set(columns)) < len(columns):
-            raise DataError(f"{path}: the schema names a column more than once: {shown_names(columns)}")
-        values = file.read().to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is no readable parquet file: {error}") from error
-    return columns, expected, "row", enumerate(values, start=1)
+    names: list[str] = []
+    values: list[dict[str, Any]] = []
+    for block_names, rows in parquet_blocks(path, size=65_536):
+        names = block_names
+        values += rows
+    return names, len(values), "row", enumerate(values, start=1)
 
 
 def _hub_objects(name: str) -> Parsed:

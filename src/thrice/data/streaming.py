@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from thrice.data import readers
-from thrice.data.columns import shown_names
 from thrice.data.decoding import cannot_be_read, decoded
+from thrice.data.parquet import parquet_blocks
 from thrice.data.readers import Cell, Parsed, Table, raise_for_rows, read_table
 from thrice.errors import ConfigError, DataError
 
@@ -148,26 +148,10 @@ def _slices(table: Table) -> Iterator[Table]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Parsed]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        names = list(file.schema_arrow.names)
-        if len(set(names)) < len(names):
-            shown = shown_names(names)
-            raise DataError(f"{path}: the schema names a column more than once: {shown}")
-        done = 0
-        for batch in file.iter_batches(batch_size=BLOCK_ROWS):
-            values = batch.to_pylist()
-            yield done, (names, batch.num_rows, "row", enumerate(values, start=1))
-            done += batch.num_rows
-        if done != file.metadata.num_rows:
-            raise DataError(f"{path}: {done} rows were read, the file holds {file.metadata.num_rows}; is it damaged?")
-        if not done:
-            yield 0, (names, 0, "row", iter(()))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is no readable parquet file: {error}") from error
+    done = 0
+    for names, rows in parquet_blocks(path, size=BLOCK_ROWS):
+        yield done, (names, len(rows), "row", enumerate(rows, start=1))
+        done += len(rows)
 
 
 def _text(path: Path, name: str, kind: str, columns: Sequence[str] | None) -> Iterator[tuple[int, Parsed]]:

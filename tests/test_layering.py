@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         "launcher",
         "locks",
         "registry",
+        "report",
         "schema",
     },
     "report": {"errors", "files"},

@@ -109,6 +109,14 @@ def settled(arm: Candidate, other: Candidate, scene: Scene) -> bool:
     return against is None or against.corrected is None or against.corrected < LARGEST_P
 
 
+def may_be_equal(arm: Candidate, other: Candidate, scene: Scene) -> bool:
+    """Whether the seeds say of two arms that they may be equally good, which fewer than two shared seeds do not say."""
+    found = difference_of(arm, other)
+    if found.low is None or found.low == found.high:
+        return found.low == 0
+    return not settled(arm, other, scene)
+
+
 def cheaper(arm: Candidate, other: Candidate, noise: float) -> bool:
     """Whether an arm needs less of something measured in both, and of nothing more."""
     signs = {

@@ -47,6 +47,11 @@ class Cell(NamedTuple):
         return f"{self.arm} on {self.task}{at} seed {self.seed}"
 
 
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """Give the cell that a result row is of."""
+    return Cell(row["arm"], row["task"], row["seed"], tuple((row.get("point") or {}).items()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One model of a study, and what is particular to its training."""

@@ -26,8 +26,7 @@ def cost_of(stored: float, called: float | None, ms: float | None, memory: float
         "parameters_called": called,
         "file_bytes": 4 * stored,
         "peak_memory_bytes": memory,
-        "latency_long_ms": {"p50": ms, "p95": 2 * ms} if ms else None,
-        "latency_long_tokens": 128,
+        "latency_long_ms": {"p50": ms, "p95": 2 * ms, "tokens": 128} if ms else None,
         **more,
     }
 
@@ -235,7 +234,7 @@ def test_unfinished_and_collapsed_runs_are_said() -> None:
     found = advise(make_summary(part, cost=COST))
     assert found["reasons"][-2:] == [
         "Preliminary: 5 of 6 cells are done.",
-        "nano+none: 1 of 2 runs collapsed, and count nowhere here.",
+        "nano+none: 1 of 2 runs collapsed; no collapsed run counts here.",
     ]
 
 

@@ -57,7 +57,7 @@ class Candidate:
     @property
     def long_text(self) -> str:
         """What `latency` was measured on."""
-        tokens = self.cost.get("latency_long_tokens")
+        tokens = (self.cost.get("latency_long_ms") or {}).get("tokens")
         return f"one text of {tokens} tokens" if tokens else "one long text"
 
 

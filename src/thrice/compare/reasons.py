@@ -153,7 +153,7 @@ def caveats(parts: Sequence[Mapping[str, Any]], candidates: Sequence[Candidate])
         collapsed, runs = c.collapsed
         if collapsed:
             said.append(
-                f"{c.arm}: {collapsed} of {runs} run{'s' if runs > 1 else ''} collapsed, and count nowhere here."
+                f"{c.arm}: {collapsed} of {runs} run{'s' if runs > 1 else ''} collapsed; no collapsed run counts here."
             )
     if any(part["deciding"] == "best_dev" for part in parts):
         said.append("The scores are those of the dev data, on which epochs were chosen, and so too high.")

@@ -116,7 +116,13 @@ def test_processes_side_by_side_give_the_same_rows(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     told: list[int] = []
     study = study_of(tiny_checkpoint, reviews)
-    run_study(study, tmp_path / "study", engine=Engine(jobs=2), on_start=lambda steps, done: told.append(-steps), on_steps=told.append)
+    run_study(
+        study,
+        tmp_path / "study",
+        engine=Engine(jobs=2),
+        on_start=lambda steps, done: told.append(-steps),
+        on_steps=told.append,
+    )
     assert told[0] == -4 * 3 * 12, "2 arms with 2 seeds of 3 epochs of 12 steps"
     assert all(steps > 0 for steps in told[1:])
     assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
@@ -272,7 +278,9 @@ def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp
 def test_a_study_survives_json() -> None:
     study = Study(
         arms=(Arm(model="a"), Arm(model="a", name="hot", training={"epochs": 2}, grid={"learning_rate": [1e-4, 1e-3]})),
-        tasks=(StudyTask(name="t", metric="accuracy", source=DataSource(train="x", dev="y", columns=("text", "label"))),),
+        tasks=(
+            StudyTask(name="t", metric="accuracy", source=DataSource(train="x", dev="y", columns=("text", "label"))),
+        ),
         training=TrainingConfig(epochs=7),
     )
     assert Study.from_json(json.loads(json.dumps(study.to_json() | {"machine": {}}))) == study

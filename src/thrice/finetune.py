@@ -166,6 +166,8 @@ class Outcome:
     """What training gave."""
     test: dict[str, Any] | None
     """Scores of the test examples at the best dev epoch; None without test examples."""
+    test_predictions: list[Prediction] | None
+    """Answers to the test examples, in their order."""
 
 
 def train(
@@ -212,11 +214,12 @@ def train(
         progress=progress,
         on_epoch=on_epoch,
     )
-    test = None
+    test, answers = None, None
     if test_data is not None:
-        test = task.score(predict_together(model, test_data, ranks), splits.test)
+        answers = predict_together(model, test_data, ranks)
+        test = task.score(answers, splits.test)
         test.pop("collapsed")
-    return Outcome(fit=result, test=test)
+    return Outcome(fit=result, test=test, test_predictions=answers)
 
 
 def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Prediction]:

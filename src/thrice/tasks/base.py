@@ -124,6 +124,21 @@ class Task(ABC):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> dict[str, Any]:
         """Give all `metrics`, details for a report, and "collapsed": whether all answers are in effect one answer."""
 
+    def counts(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> np.ndarray | None:
+        """Give what each example adds to the metrics, (n, k) float64, or None: no interval over test items then.
+
+        A metric is a function of their sum (`from_counts`), which lets a comparison draw other test items.
+        """
+        return None
+
+    def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
+        """Give a metric, (...), from summed counts (..., k): what `score` gives, and 0 where nothing was counted."""
+        raise NotImplementedError(f"{self.name} gives counts and does not say how {metric} follows from them")
+
+    def shown(self, example: Any) -> dict[str, str]:
+        """Give "text", the example as a reader should see it, and "gold", its answer, both whole."""
+        return {"text": str(example), "gold": ""}
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Give what `restore` needs, as JSON values: it travels in the saved folder."""

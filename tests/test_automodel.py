@@ -15,6 +15,8 @@ from tiny_stock import FAMILIES, fill, stock_config, stock_folder
 from torch import Tensor
 
 from thrice.checkpoints import load, load_any, load_stock
+from thrice.compare.grid import Arm, Study, StudyTask
+from thrice.compare.runner import run_study
 from thrice.errors import CheckpointError, ConfigError, DataError, SharingError, ThriceError
 from thrice.finetune import DataSource, build, finetune, read_splits, save_model
 from thrice.model.encoder import Encoder
@@ -395,3 +397,45 @@ def test_a_sentencepiece_that_is_not_alberts_is_not_read_as_one(file: str, tmp_p
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match=r"a tokenizer\.json is expected beside it"):
         build(str(folder), task, seed=1)
+
+
+def test_a_study_compares_packed_and_stock_and_marks_what_is_not_packed(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distilbert = stock_folder("distilbert", tmp_path / "distilbert")
+    study = Study(
+        arms=(
+            Arm(model=str(tiny_checkpoint), name="packed"),
+            Arm(model=f"stock:{tiny_checkpoint}", name="unpacked"),
+            Arm(model=str(distilbert), name="distilbert"),
+        ),
+        tasks=(
+            StudyTask(
+                name="reviews",
+                metric="accuracy",
+                options={"max_length": 24},
+                source=DataSource(data=str(reviews)),
+            ),
+        ),
+        seeds=(0,),
+        training=TrainingConfig(epochs=1, batch_size=16, learning_rate=5e-3),
+        save_models=True,
+    )
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: {})
+    run_study(study, tmp_path / "study")
+    rows = {
+        row["arm"]: row for path in (tmp_path / "study" / "cells").iterdir() if (row := json.loads(path.read_text()))
+    }
+    assert {arm: row["packed"] for arm, row in rows.items()} == {"packed": True, "unpacked": False, "distilbert": False}
+    facts = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert {arm: parts["family"] for arm, parts in facts["made_of"].items()} == {
+        "packed": "albert",
+        "unpacked": "albert",
+        "distilbert": "distilbert",
+    }
+    note = next(note for note in facts["notes"] if note.startswith("not packed"))
+    assert "unpacked, distilbert;" in note
+    assert "its times are those of that class" in note
+    models = [load_model(path).model.encoder.packed for path in sorted((tmp_path / "study" / "models").iterdir())]
+    assert sorted(models) == [False, False, True]
+    run_study(study, tmp_path / "study")  # the arms are still what study.json says they were

@@ -1,4 +1,4 @@
-"""Commands on studies: run one, and show what came out."""
+"""Commands on studies: plan and run one, and show what came out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,14 @@ from thrice.cli.options import (
 )
 from thrice.errors import ConfigError
 
+if TYPE_CHECKING:
+    from thrice.compare.grid import Study
+    from thrice.compare.runner import Engine
+
+
+def _running(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Running")
+
 
 @app.command()
 def demo(
@@ -34,10 +42,12 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """The first essay on real text: one ALBERT, its layer shared, half shared and un-shared, three seeds each."""
+    from thrice.compare.runner import Engine
     from thrice.demo import prepare
 
     study, command = prepare(folder)
-    _run_study(study, folder, jobs=jobs, restart=restart, command=command, as_json=as_json)
+    engine = Engine(jobs=min(3, cores()) if jobs is None else jobs)
+    _run_study(study, folder, engine=engine, restart=restart, command=command, as_json=as_json)
     if not as_json:
         here = command if shutil.which("thrice") else f"{sys.argv[0]}{command.removeprefix('thrice')}"
         screen.err.print("\nThe same with your own file and checkpoint:", style="bold")
@@ -47,19 +57,37 @@ def demo(
 @app.command()
 @takes_run_options
 def compare(
-    models: Annotated[list[str], typer.Argument(help=f"{MODEL_HELP}; or tfidf, the control.", show_default=False)],
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the study; a second start goes on.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(help=f"STUDY.toml, or models: {MODEL_HELP}; or tfidf, the control.", show_default=False),
+    ],
     options: RunOptions,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the study; a second start goes on. \\[default: STUDY of STUDY.toml]"),
+    ] = None,
     max_grad_norm: MaxGradNorm = 0.0,
     layerwise_decay: LayerwiseDecay = None,
-    seeds: Annotated[int, typer.Option(help="Seeds per arm: 0, 1, ...", rich_help_panel="Training")] = 3,
-    jobs: Annotated[int, typer.Option(help="Cells at once, each a process.", rich_help_panel="Running")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads per cell \\[default: cores / jobs]", rich_help_panel="Running")
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds per arm: 0, 1, ... \\[default: 3]", rich_help_panel="Training")
     ] = None,
-    save_models: Annotated[
-        bool, typer.Option("--save-models", help="Keep each cell's best model.", rich_help_panel="Running")
-    ] = False,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Tried by every arm, the best on dev counts: learning_rate=1e-4,3e-4", rich_help_panel="Training"
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, _running("Change STUDY.toml: training.epochs=5, tasks.NAME.data=b.csv", "--set")
+    ] = None,
+    dry_run: Annotated[bool, _running("Print the plan and stop.", "--dry-run")] = False,
+    minutes: Annotated[float | None, _running("Budget: save and stop after so long; a second start goes on.")] = None,
+    jobs: Annotated[int, _running("Cells at once, each a process.")] = 1,
+    threads: Annotated[int | None, _running("Threads per cell \\[default: cores / jobs]")] = None,
+    engine: Annotated[str, _running("local, or ray: a Ray cluster, started here or joined.")] = "local",
+    address: Annotated[str | None, _running("Of a running Ray cluster.")] = None,
+    gpus: Annotated[float, _running("GPUs that Ray reserves for a cell.")] = 0,
+    save_models: Annotated[bool, _running("Keep each cell's best model.", "--save-models")] = False,
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
@@ -68,29 +96,37 @@ def compare(
     Same examples, order, head and budget for every arm; paired seeds. Clipping and layer-wise decay are off unless
     asked for: they treat a shared layer differently from its copies. Kill it when you like; the same command goes on.
     """
-    from thrice.compare.grid import Study, threads_of
-    from thrice.finetune import check_metric, read_splits
-    from thrice.training import TrainingConfig
+    from thrice.compare.grid import threads_of
+    from thrice.compare.runner import Engine
+    from thrice.compare.study_file import read_study_file, settings, study_of
 
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds is {seeds}, it must be at least 1")
-    source, asked = options.source(), options.task_options()
-    task, _ = read_splits(options.task, source, asked)
-    screen.err.print(task.describe(), markup=False, highlight=False, soft_wrap=True)
-    decay = 1.0 if layerwise_decay is None else layerwise_decay
-    study = Study(
-        arms=tuple(models),
-        seeds=tuple(range(seeds)),
-        task=options.task,
-        metric=check_metric(task, options.metric),
-        options=asked,
-        source=source,
-        training=TrainingConfig(**options.training(), max_grad_norm=max_grad_norm, layerwise_decay=decay),
-        tokenizer=options.tokenizer,
-        threads=_threads(threads, jobs, None if restart else threads_of(folder)),
-        save_models=save_models,
+    where = Engine(kind=engine, jobs=jobs, address=address, gpus=gpus)
+    extra = {"max_grad_norm": max_grad_norm, "layerwise_decay": 1.0 if layerwise_decay is None else layerwise_decay}
+    if len(models) == 1 and models[0].endswith(".toml"):
+        path = Path(models[0])
+        _refuse_beside_file(path, options, {**extra, "grid": grid})
+        value, name, folder = read_study_file(path), str(path), folder or Path(path.stem)
+    else:
+        if folder is None:
+            raise ConfigError("name the folder of the study: --out study")
+        value, name = _as_file(models, options, extra, grid or []), "study"
+    threads_before = None if restart else threads_of(folder)
+    value = settings(value, changes or [])
+    given = {"seeds": seeds, "threads": threads, "save_models": save_models or None}
+    value |= {key: entry for key, entry in given.items() if entry is not None}
+    value.setdefault("threads", threads_before or max(1, cores() // jobs))
+    minutes = value.pop("budget_minutes", None) if minutes is None else minutes
+    study = study_of(value, name=name)
+    for line in _described(study):
+        screen.err.print(line, markup=False, highlight=False, soft_wrap=True)
+    if dry_run:
+        _show_plan(study, folder, where, as_json=as_json)
+        return
+    _run_study(
+        study, folder, engine=where, restart=restart, command=_typed(), as_json=as_json, minutes=minutes, plans=True
     )
-    _run_study(study, folder, jobs=jobs, restart=restart, command=_typed(), as_json=as_json)
 
 
 @app.command()
@@ -102,18 +138,105 @@ def report(
     _show_study(study, as_json=as_json)
 
 
-def _run_study(study: Any, folder: Path, *, jobs: int | None, restart: bool, command: str, as_json: bool) -> None:
+def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid: list[str]) -> dict[str, Any]:
+    """Give what a study's TOML file would say that asks for the same."""
+    source = options.source()
+    points = dict(_grid_axis(text) for text in grid)
+    arms = {model: {"model": model, "grid": points} if points and model != "tfidf" else model for model in models}
+    if len(arms) < len(models):
+        raise ConfigError(f"arms named twice: {', '.join(sorted({m for m in models if models.count(m) > 1}))}")
+    task = {"task": options.task, "metric": options.metric, **options.task_options()}
+    columns = None if source.columns is None else list(source.columns)
+    data = {"data": source.data, "train": source.train, "dev": source.dev, "test": source.test, "columns": columns}
+    task |= data | {"format": source.format, "split_seed": source.split_seed}
+    given = {key: entry for key, entry in task.items() if entry is not None}
+    tokenizer = {} if options.tokenizer is None else {"tokenizer": options.tokenizer}
+    return {"arms": arms, "tasks": {options.task: given}, "training": options.training() | extra, **tokenizer}
+
+
+def _grid_axis(text: str) -> tuple[str, list[Any]]:
+    """Give the training field and its values of "learning_rate=1e-4,3e-4"."""
+    import tomllib
+
+    name, _, values = text.partition("=")
+    try:
+        found = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--grid {text!r}: expected FIELD=VALUE,VALUE, such as learning_rate=1e-4,3e-4") from error
+    return name.strip().replace("-", "_"), found
+
+
+def _refuse_beside_file(path: Path, options: RunOptions, extra: dict[str, Any]) -> None:
+    """Raise ConfigError for options that say what the study's file says: what holds would be anybody's guess."""
+    usual = {**vars(RunOptions()), "max_grad_norm": 0.0, "layerwise_decay": 1.0, "grid": None}
+    given = [name for name, value in {**vars(options), **extra}.items() if value != usual[name]]
+    if given:
+        shown = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{shown}: say it in {path}, or by --set, such as --set training.epochs=5")
+
+
+def _described(study: Study) -> list[str]:
+    from thrice.compare.data import read_task
+
+    several = len(study.tasks) > 1
+    return [f"{task.name}: " * several + read_task(task)[0].describe() for task in study.tasks]
+
+
+def _show_plan(study: Study, folder: Path, engine: Engine, *, as_json: bool) -> None:
+    from thrice.compare.facts import made_of
+    from thrice.compare.grid import refuse_foreign
+    from thrice.compare.plan import plan_study
+
+    refuse_foreign(folder)
+    made_of(study)
+    plan = plan_study(study, folder, engine)
+    if as_json:
+        print(json.dumps(plan.to_json(), ensure_ascii=False))
+        return
+    screen.out.print(plan.sentence(study), markup=False, highlight=False, soft_wrap=True)
+    for cell in study.cells:
+        screen.out.print(f"  {cell}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run_study(
+    study: Study,
+    folder: Path,
+    *,
+    engine: Engine,
+    restart: bool,
+    command: str,
+    as_json: bool,
+    minutes: float | None = None,
+    plans: bool = False,
+) -> None:
+    from thrice.compare.plan import plan_study
     from thrice.compare.runner import run_study
     from thrice.terminal import study_progress
 
+    def plan() -> None:
+        found = plan_study(study, folder, engine)
+        if found.missing:
+            screen.err.print(found.sentence(study), markup=False, highlight=False, soft_wrap=True)
+
     with resumable(), study_progress(study, screen.err) as callbacks:
-        jobs = min(3, cores()) if jobs is None else jobs
-        run_study(study, folder, jobs=jobs, restart=restart, command=command, **callbacks)
+        finished = run_study(
+            study,
+            folder,
+            engine=engine,
+            restart=restart,
+            command=command,
+            minutes=minutes,
+            on_plan=plan if plans else None,
+            **callbacks,
+        )
+    if not finished:
+        screen.err.print(f"the budget of {minutes:g} minutes is spent; the same command goes on", markup=False)
     _show_study(folder, as_json=as_json)
 
 
 def _show_study(folder: Path, *, as_json: bool) -> None:
-    from thrice.compare.results import read_rows, summarise
+    from thrice.compare.results import read_rows
+    from thrice.compare.summary import summarise
     from thrice.report.page import write_report
     from thrice.report.tables import seed_table, terminal_table
     from thrice.report.verdict import notes, verdict
@@ -128,11 +251,6 @@ def _show_study(folder: Path, *, as_json: bool) -> None:
     for line in (verdict(summary), *notes(summary), *summary["study"].get("notes", ())):
         screen.out.print(line, markup=False, highlight=False)
     screen.out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _threads(asked: int | None, jobs: int, before: int | None) -> int:
-    """Give the threads per cell: those asked for, those of the study that goes on, or the cores shared out."""
-    return asked if asked is not None else before or max(1, cores() // max(1, jobs))
 
 
 def _typed() -> str:

@@ -76,7 +76,7 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         )
         answers = done.test_predictions
         row |= {
-            "packed": getattr(model.encoder, "packed", True),
+            "packed": model.encoder.packed,
             "training": dataclasses.asdict(config),
             "epochs": done.fit.epochs,
             "best_epoch": done.fit.best_epoch,

@@ -39,6 +39,7 @@ def made_of(study: Study) -> dict[str, dict[str, Any]]:
                 "weights": _digest(model),
                 "tokenizer": tokenizer.fingerprint,
                 "family": config.family,
+                "packed": model.encoder.packed,
                 "hidden_size": config.hidden_size,
                 "hidden_dropout_prob": config.hidden_dropout_prob,
                 "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
@@ -65,6 +66,8 @@ def _digest(model: TaskModel) -> str:
 UNEQUAL = {
     "tokenizer": "not the same tokenizer as {first}: {others}; their inputs differ, not the model alone",
     "family": "not the family of {first}: {others}; their heads are built differently",
+    "packed": "not packed as {first} is, or the other way round: {others}; a model that is not runs through its own "
+    "transformers class, with padding, and its times are those of that class",
     "hidden_size": "not as wide as {first}: {others}; the first weights of their heads are other draws",
     "hidden_dropout_prob": "trained with another dropout than {first}: {others}",
     "attention_probs_dropout_prob": "trained with another attention dropout than {first}: {others}",

@@ -47,6 +47,11 @@ class Cell(NamedTuple):
         return f"{self.arm} on {self.task}{at} seed {self.seed}"
 
 
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """Give the cell that a result row is of."""
+    return Cell(row["arm"], row["task"], row["seed"], tuple((row.get("point") or {}).items()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One model of a study, and what is particular to its training."""
@@ -176,7 +181,8 @@ def _problems(study: Study) -> Iterator[str]:
     for name, values in seen.items():
         if not values:
             yield f"a study needs at least one of {name}"
-        repeated = sorted({str(v) for v in values if values.count(v) > 1})
+        said = [arm.name for arm in study.arms] if name == "arms" else values
+        repeated = sorted({str(v) for v, key in zip(said, values, strict=True) if values.count(key) > 1})
         if repeated:
             yield f"{name} named twice: {', '.join(repeated)}"
         if any(isinstance(v, str) and not v.strip() for v in values):

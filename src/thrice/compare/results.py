@@ -137,12 +137,13 @@ def read_study(study: Path) -> dict[str, Any]:
 def read_cost(study: Path) -> dict[str, Any]:
     """Give the content of `cost.json`, or no arms and no tasks where nothing was measured yet."""
     path = Path(study) / "cost.json"
-    content = read_object(path) if path.is_file() else {"format": FORMAT}
+    content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT}
     _check_format(path, content)
     problems = misfits(content, MEASURED)
     if not problems:
-        arms, tasks = content.get("arms") or {}, content.get("tasks") or {}
-        held = [(f"arms.{arm}", COST_OF_ARM, costs) for arm, costs in arms.items()]
+        arms: dict[str, Any] = content.get("arms") or {}
+        tasks: dict[str, Any] = content.get("tasks") or {}
+        held: list[tuple[str, tuple[str, ...], Any]] = [(f"arms.{a}", COST_OF_ARM, costs) for a, costs in arms.items()]
         held += [(f"tasks.{t}.{arm}", COST_OF_TASK, costs) for t, of in tasks.items() for arm, costs in of.items()]
         for place, names, costs in held:
             for name in names:
@@ -157,7 +158,7 @@ def read_cost(study: Path) -> dict[str, Any]:
 def read_compared_items(study: Path) -> dict[str, Any]:
     """Give task -> what `items.json` says of its test examples; nothing where it was not written yet."""
     path = Path(study) / "items.json"
-    content = read_object(path) if path.is_file() else {"format": FORMAT, "tasks": {}}
+    content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT, "tasks": {}}
     _check_format(path, content)
     if problems := misfits(content, ITEMS):
         raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study writes it again")

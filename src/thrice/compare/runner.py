@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
-from collections.abc import Callable, Generator, Iterable
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,23 @@ from thrice.compare.cells import Row, run_cell
 from thrice.compare.cost import measure_cost
 from thrice.compare.data import data_facts, read_task
 from thrice.compare.facts import made_of, study_facts
-from thrice.compare.grid import TFIDF, Cell, Study, cell_path, forget_study, refuse_foreign, work_path, write_study
+from thrice.compare.grid import (
+    TFIDF,
+    Cell,
+    Study,
+    cell_path,
+    forget_study,
+    refuse_foreign,
+    work_path,
+    write_study,
+)
 from thrice.compare.pool import in_pool
 from thrice.compare.progress import Follower
 from thrice.errors import ConfigError
 from thrice.files import clear_partials
 from thrice.launcher import refuse_several
 from thrice.locks import locked
+from thrice.training.interrupt import orderly_termination
 
 ENGINES = ("local", "ray")
 
@@ -71,22 +84,29 @@ def run_study(
     engine: Engine | None = None,
     restart: bool = False,
     command: str | None = None,
+    minutes: float | None = None,
+    on_plan: Callable[[], None] | None = None,
     on_start: Callable[[int, int], None] | None = None,
     on_steps: Callable[[int], None] | None = None,
     on_cell: Callable[[Row], None] | None = None,
     on_cost: Callable[[], None] | None = None,
-) -> None:
+) -> bool:
     """Compute what is missing in the study's folder: cells first, then what follows from all of them, then the cost.
+
+    Gives whether the study is finished; it is not where the budget was spent first.
 
     engine: where cells are computed; one after the other in this process where none is given.
     restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
-    on_start: told the steps of the missing cells and how many of them the folder holds already; on_steps: told the
-    steps done since; on_cell: given each finished row; on_cost: told that measuring begins.
+    minutes: the budget; when it is spent, cells in work are saved and the next start goes on with them.
+    on_plan: called when it is known that the study can be run. on_start: told the steps of the missing cells and how
+    many of them the folder holds already; on_steps: told the steps done since; on_cell: given each finished row;
+    on_cost: told that measuring begins.
     Raises ConfigError where an arm cannot be built or the folder holds another study, and TrainingError where another
     process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, with the cells saved.
     """
     refuse_several("a study", "give it several cells at a time with --jobs")
     refuse_foreign(folder)
+    engine = engine or Engine()
     with locked(folder):
         facts = study_facts(study, made_of(study), command)
         if restart:
@@ -96,20 +116,57 @@ def run_study(
         missing = missing_cells(study, folder)
         for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
             shutil.rmtree(work_path(folder, cell), ignore_errors=True)
+        if on_plan is not None:
+            on_plan()
         follow = Follower(folder, missing, on_steps)
         if on_start is not None:
             on_start(sum(steps_of(study, missing)), follow.done)
         data = data_facts(study)
         calls = [(study, folder, cell, data[cell.task]) for cell in missing]
-        with contextlib.closing((engine or Engine()).compute(study, calls, follow)) as rows:
+        with _budget(minutes) as budget, contextlib.closing(engine.compute(study, calls, follow)) as rows:
             for row in rows:
+                if not cell_path(
+                    folder, Cell(row["arm"], row["task"], row["seed"], tuple(row["point"].items()))
+                ).exists():
+                    raise ConfigError(
+                        f"the workers of {engine.address} do not share the folder {folder}; give one that they do, or "
+                        "--store URL"
+                    )
                 if on_cell is not None:
                     on_cell(row)
+        if budget.is_set():
+            return False
         write_compared_items(study, folder)
         if any(arm.model != TFIDF for arm in study.arms):
             if on_cost is not None:
                 on_cost()
             measure_cost(study, folder, {task.name: read_task(task) for task in study.tasks})
+    return True
+
+
+@contextlib.contextmanager
+def _budget(minutes: float | None) -> Iterator[threading.Event]:
+    """Ask this process to stop in order after so many minutes; the event says whether that was why it stopped."""
+    spent = threading.Event()
+    if minutes is None:
+        yield spent
+        return
+
+    def stop() -> None:
+        spent.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(60 * minutes, stop)
+    timer.daemon = True
+    with orderly_termination():
+        timer.start()
+        try:
+            yield spent
+        except KeyboardInterrupt:
+            if not spent.is_set():
+                raise
+        finally:
+            timer.cancel()
 
 
 def missing_cells(study: Study, folder: Path) -> list[Cell]:

@@ -40,7 +40,7 @@ class StudyResult:
 
     def notes(self) -> list[str]:
         """Give what a reader must know before trusting the numbers: what is missing, collapsed or left out."""
-        return facts.study_notes(self.summary)
+        return facts.all_notes(self.summary)
 
     def table(self) -> pd.DataFrame:
         """Give one row per task and arm: the columns of the essays' table as numbers, shares not in per cent, bytes.

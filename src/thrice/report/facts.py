@@ -6,21 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from thrice.report.tables import Summary
-from thrice.report.verdict import notes
+from thrice.report.verdict import notes, study_notes
 
 
-def study_notes(summary: Summary) -> list[str]:
-    """Give what a reader must know before trusting the tables, of every task, and what the study itself notes."""
+def all_notes(summary: Summary) -> list[str]:
+    """Give what a reader must know before trusting the tables: of every task, of the study, and what it notes itself."""
     several = len(summary["tasks"]) > 1
-    said: dict[str, None] = {}
-    for part in summary["tasks"]:
-        for note in notes({"outside": [], **part}):
-            said[f"{part['task']}: {note}" if several else note] = None
-    if summary["outside"]:
-        cells = [f"{row['arm']} seed {row['seed']} of {row['task']}" for row in summary["outside"]]
-        named = ", ".join(cells[:10]) + (f" and {len(cells) - 10} more" if len(cells) > 10 else "")
-        said[f"Finished cells that study.json no longer names are left out: {named}."] = None
-    return [*said, *(summary["study"].get("notes") or ())]
+    said = [f"{part['task']}: {note}" if several else note for part in summary["tasks"] for note in notes(part)]
+    return [*said, *study_notes(summary), *(summary["study"].get("notes") or ())]
 
 
 def command_of(study: Summary) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thrice.report import cost, tables
-from thrice.report.facts import command_of, study_notes
+from thrice.report.facts import all_notes, command_of
 from thrice.report.tables import Cells, Part, Summary
 from thrice.report.verdict import headline, verdict
 
@@ -20,7 +20,7 @@ def markdown_report(summary: Summary) -> str:
     parts, study = summary["tasks"], summary["study"]
     several = len(parts) > 1
     blocks = [f"# {_markdown(headline(summary))}"]
-    blocks += ["\n".join(f"- {_markdown(note)}" for note in said)] if (said := study_notes(summary)) else []
+    blocks += ["\n".join(f"- {_markdown(note)}" for note in said)] if (said := all_notes(summary)) else []
     if several:
         blocks += ["## Every task", _table(tables.overview_cells(summary))]
     for part in parts:

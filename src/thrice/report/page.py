@@ -74,7 +74,7 @@ def render_report(summary: tables.Summary, rows: Rows) -> str:
         summary=summary,
         several=len(parts) > 1,
         headline=headline(summary),
-        notes=facts.study_notes(summary),
+        notes=facts.all_notes(summary),
         places={arm["arm"]: place for place, arm in enumerate(summary["arms"])},
         styles=[charts.arm_style(place, ON_PAGE) for place in range(len(summary["arms"]))],
         overview={"cells": tables.overview_cells(summary), "charts": across},

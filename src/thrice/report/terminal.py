@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thrice.report import cost, tables
-from thrice.report.facts import study_notes
+from thrice.report.facts import all_notes
 from thrice.report.tables import Cells, Part, Summary, arm_note, caption, result_cells, seed_cells
 from thrice.report.verdict import headline, verdict
 
@@ -46,7 +46,7 @@ def terminal_report(summary: Summary, console: Console) -> None:
     for cells, text in ((cost.prediction_cells(summary), "Prediction."), (cost.training_cells(summary), "Training.")):
         if any(cell != tables.NOTHING for row in cells[1] for cell in row[1:]):
             console.print(cells_table(cells, text, width))
-    for line in (*cost.cost_words(summary), headline(summary), *study_notes(summary)):
+    for line in (*cost.cost_words(summary), headline(summary), *all_notes(summary)):
         console.print(line, markup=False, highlight=False)
 
 

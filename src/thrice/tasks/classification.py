@@ -18,8 +18,8 @@ from thrice.data.labels import label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
-from thrice.model.encoder import Encoder
 from thrice.model.packing import PackedBatch, pack
+from thrice.model.stock import AnyEncoder
 from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
 HEADS = ("stock", "first-token")
@@ -233,14 +233,14 @@ class Classification(Task):
             targets = np.array([e.labels[0] if e.labels else -100 for e in examples], dtype=np.int64)
         return ClassificationData(encoded, targets, whole=self.long_texts == "chunks")
 
-    def validate(self, encoder: Encoder) -> None:
+    def validate(self, encoder: AnyEncoder) -> None:
         positions = encoder.config.max_length
         if self.max_length > positions:
             raise ConfigError(
                 f"--max-length {self.max_length} is more than the {positions} positions of this checkpoint"
             )
 
-    def build_head(self, encoder: Encoder, generator: torch.Generator) -> None:
+    def build_head(self, encoder: AnyEncoder, generator: torch.Generator) -> None:
         pooler = encoder.heads["pooler"] if "pooler" in encoder.heads else None  # noqa: SIM401 - ModuleDict has no get
         keep_heads(encoder, ())
         if self.head == "first-token":
@@ -253,9 +253,12 @@ class Classification(Task):
             head.dense.load_state_dict(pooler.dense.state_dict())  # type: ignore[union-attr]
 
     def logits(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
-        """Give (B, labels): the head on first tokens, averaged over the chunks of an example."""
-        first = model.encoder(batch.packed)[batch.packed.starts]
-        logits = model.encoder.heads["sequence" if self.head == "stock" else "token"](first)
+        """Give (B, labels), averaged over the chunks of an example."""
+        encoder, packed = model.encoder, batch.packed
+        if self.head == "stock":
+            logits = encoder.classify(packed)
+        else:
+            logits = encoder.heads["token"](encoder(packed)[packed.starts])
         if len(logits) == batch.num_examples:
             return logits
         summed = logits.new_zeros(batch.num_examples, logits.shape[1]).index_add(0, batch.owner, logits)

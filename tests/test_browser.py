@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from studies import ARMS, full_study, make_row, write_study
 
-from thrice.compare.results import read_rows, summarise
+from thrice.compare.results import read_rows
+from thrice.compare.summary import summarise
 from thrice.report import write_report
 from thrice.report.charts import DARK, LIGHT, Colours
 

@@ -17,7 +17,8 @@ from rich.console import Console
 from studies import ARMS, full_study, make_row, write_study
 
 from thrice import report
-from thrice.compare.results import read_rows, summarise
+from thrice.compare.results import read_rows
+from thrice.compare.summary import summarise
 from thrice.report import charts, tables
 
 EVIL = "<script>alert(1)</script>"

@@ -10,7 +10,7 @@ from thrice.report.verdict import notes, study_notes
 
 
 def all_notes(summary: Summary) -> list[str]:
-    """Give what a reader must know before trusting the tables: of every task, of the study, and what it notes itself."""
+    """Give what a reader must know before trusting the tables: of tasks, of the study, and its own."""
     several = len(summary["tasks"]) > 1
     said = [f"{part['task']}: {note}" if several else note for part in summary["tasks"] for note in notes(part)]
     return [*said, *study_notes(summary), *(summary["study"].get("notes") or ())]

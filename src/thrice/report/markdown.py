@@ -11,7 +11,7 @@ from thrice.report.verdict import headline, verdict
 def markdown_table(part: Part) -> str:
     """Give the essays' table of one task as GitHub Markdown, its caption below it."""
     headers, rows = tables.result_cells(part)
-    noted = [tables.arm_note(arm) for arm in part["arms"]]
+    noted = ["; ".join(filter(None, (tables.arm_note(arm), tables.arm_setting(arm)))) for arm in part["arms"]]
     return f"{_table((headers, rows), noted)}\n\n{_markdown(tables.caption(part))}\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def render_report(summary: tables.Summary, rows: Rows) -> str:
             "prediction": cost.prediction_cells(summary),
             "training": cost.training_cells(summary),
             "steps": cost.step_cells(summary),
-            "notes": _not_packed(summary),
+            "settings": _not_packed(summary),
             "charts": memory,
         },
         seeds=_seeds(tables.run_cells(summary, rows), [arm["arm"] for arm in summary["arms"]]),
@@ -117,13 +118,23 @@ def _task(
         "verdict": verdict(part),
         "caption": tables.caption(part),
         "notes": [tables.arm_note(arm) for arm in part["arms"]],
+        "settings": [tables.arm_setting(arm) for arm in part["arms"]],
         "result": tables.result_cells(part),
         "differences": tables.difference_cells(part),
         "grid": (headers, tried[:LISTED]),
         "grid_points": len(tried),
-        "disagreements": part["disagreements"],
+        "disagreements": [_counted(item) for item in part["disagreements"]],
         "charts": _charts(place, part, rows),
     }
+
+
+def _counted(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a disagreement with every arm's answers counted over its seeds: "spam ×2, ham ×1"; one alone without."""
+    said = {}
+    for arm, answers in item["answers"].items():
+        counts = Counter(map(str, answers)).most_common()
+        said[arm] = ", ".join(f"{answer} ×{count}" if len(answers) > 1 else answer for answer, count in counts)
+    return {**item, "answers": said}
 
 
 def _charts(place: int, part: tables.Part, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -144,7 +155,7 @@ def _charts(place: int, part: tables.Part, rows: list[Mapping[str, Any]]) -> lis
         (f"differences-{place}", charts.differences([part], colours=ON_PAGE), FOREST, False),
         (f"classes-{place}", charts.class_scores(part, colours=ON_PAGE), CLASSES, False),
     ]
-    for name, key in (("latency", "latency_long_ms"), ("size", "file_bytes"), ("time", "seconds_per_epoch")):
+    for name, key in PRICES.items():
         marks = (
             "Large marks: means; their area grows with the stored parameters. Dots: single seeds. Lines: their range. "
         )
@@ -154,6 +165,14 @@ def _charts(place: int, part: tables.Part, rows: list[Mapping[str, Any]]) -> lis
         wanted.append((f"{name}-{place}", charts.score_against_cost(part, key, colours=ON_PAGE), marks, False))
     return _drawn(wanted)
 
+
+PRICES = {
+    "latency": "latency_long_ms",
+    "size": "file_bytes",
+    "time": "seconds_per_epoch",
+    "memory": "peak_memory_bytes",
+}
+"""The costs against which scores are drawn, by the name of the picture."""
 
 CLASSES = (
     "From the answers on the test set, over all seeds that did not collapse. Lines: from the lowest arm to the highest."

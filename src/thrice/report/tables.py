@@ -274,7 +274,7 @@ def run_cells(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> Cells:
     found: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for row in rows:
         points = found.setdefault((row["task"], row["arm"]), {})
-        points.setdefault(format_point(row.get("point") or {}), []).append(row)
+        points.setdefault(_key(row.get("point") or {}), []).append(row)
     listed = []
     for part in parts:
         metric, score = part["metric"], deciding(part)
@@ -285,7 +285,7 @@ def run_cells(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> Cells:
                 point, seeds = format_point(tried["point"]), set(part["seeds"])
                 opening = [arm["arm"], *([part["task"]] if several else []), *([point] if grid else [])]
                 chosen = tried["point"] == arm["point"]
-                runs = {row["seed"]: _run(row) for row in known.get(point, ()) if row["seed"] in seeds}
+                runs = {row["seed"]: _run(row) for row in known.get(_key(tried["point"]), ()) if row["seed"] in seeds}
                 for seed in part["seeds"]:
                     run = runs.get(seed)
                     if run is None and chosen:
@@ -306,13 +306,19 @@ def run_cells(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def arm_note(arm: Mapping[str, Any]) -> str:
-    """Say what must stand beside an arm's name: seeds unfinished or collapsed, grid point, padding; often nothing."""
+    """Say what must stand beside an arm's name: unfinished seeds, collapsed seeds; empty where all is well."""
     parts = []
     if arm["done"] < arm["planned"]:
         parts.append(f"{arm['done']} of {arm['planned']} seeds done")
     if arm["collapsed"]:
         parts.append(f"{format_seeds(arm['collapsed'])} collapsed")
-    if len(arm["points"]) > 1:
+    return "; ".join(parts)
+
+
+def arm_setting(arm: Mapping[str, Any], *, grid: bool = True) -> str:
+    """Say what else sets an arm apart: the grid point that it stands for, padding that it computes; often nothing."""
+    parts = []
+    if grid and len(arm["points"]) > 1:
         parts.append(f"{format_point(arm['point'])}, best of {len(arm['points'])} grid points")
     if arm["packed"] is False:
         parts.append("not packed")
@@ -328,6 +334,11 @@ def caption(part: Part) -> str:
     if len(part["arms"]) > 1:
         text += f" Differences are to {part['baseline']}, paired by seed, with a 95% t-interval."
     return text
+
+
+def _key(point: Mapping[str, Any]) -> str:
+    """Give a grid point as text, the same whatever the order of its fields."""
+    return format_point(dict(sorted(point.items())))
 
 
 def _run(row: Mapping[str, Any]) -> dict[str, Any]:

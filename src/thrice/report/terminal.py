@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from thrice.report import cost, tables
 from thrice.report.facts import all_notes
-from thrice.report.tables import Cells, Part, Summary, arm_note, caption, result_cells, seed_cells
+from thrice.report.tables import Cells, Part, Summary, arm_note, arm_setting, caption, result_cells, seed_cells
 from thrice.report.verdict import headline, verdict
 
 if TYPE_CHECKING:
@@ -14,32 +14,37 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_RUNS = 60
-"""Runs of a task that a terminal lists seed by seed; more are in the page and in rows.csv."""
+"""Runs up to which a terminal lists every seed, and grid points up to which it lists those not chosen."""
+
+GRID = "Grid points, each arm's best first, by the mean best dev."
 
 
 def terminal_report(summary: Summary, console: Console) -> None:
     """Print all that a terminal needs of a study: overview, results, seeds, differences, cost, verdict and notes.
 
-    Seeds are listed for tasks of up to MOST_RUNS planned runs. Notes come last, where they are seen.
+    Of studies of more than MOST_RUNS runs, single seeds stand in the page and in rows.csv alone. Notes come last, where
+    they are seen.
     """
     from rich.rule import Rule
     from rich.text import Text
 
     width, parts = console.width, summary["tasks"]
     several = len(parts) > 1
+    all_runs = sum(arm["planned"] for part in parts for arm in part["arms"])
     if several:
         console.print(cells_table(tables.overview_cells(summary), "Every task, by the score that decides.", width))
-    for part in parts:
+    for place, part in enumerate(parts):
         if several:
             console.print(Rule(Text(part["task"]), align="left"))
         console.print(terminal_table(part, width=width))
-        if sum(arm["planned"] for arm in part["arms"]) <= MOST_RUNS:
+        if all_runs <= MOST_RUNS:
             console.print(seed_table(part, width=width))
         if len(part["arms"]) > 1:
-            console.print(cells_table(tables.difference_cells(part), tables.DIFFERENCES, width))
-        tried = tables.grid_cells(part)
-        if 0 < len(tried[1]) <= MOST_RUNS:
-            console.print(cells_table(tried, "Grid points, each arm's best first, chosen by the mean best dev.", width))
+            console.print(cells_table(tables.difference_cells(part), "" if place else tables.DIFFERENCES, width))
+        headers, tried = tables.grid_cells(part)
+        if tried:
+            kept = tried if len(tried) <= MOST_RUNS else [row for row in tried if row[-1]]
+            console.print(cells_table((headers, kept), GRID, width))
         if several:
             console.print(verdict(part), markup=False, highlight=False)
             console.print()
@@ -80,7 +85,10 @@ def terminal_table(part: Part, *, width: int = 80) -> RenderableType:
     from rich.console import Group
 
     headers, rows = result_cells(part)
-    names = ["\n".join([arm["arm"], *filter(None, arm_note(arm).split("; "))]) for arm in part["arms"]]
+    names = [
+        "\n".join([arm["arm"], *filter(None, [*arm_note(arm).split("; "), arm_setting(arm, grid=False)])])
+        for arm in part["arms"]
+    ]
     whole = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
     if _natural_width([headers, *whole]) <= width:
         return _rich_table(headers, whole, caption(part), width)

@@ -71,7 +71,7 @@ def differences(parts: Sequence[tables.Part], *, colours: Colours = LIGHT) -> Ch
         thick.encode(across("low"), alt.X2("high:Q"), y, colour, tooltip=[*tips, *over_seeds]),
         thin.encode(across("low"), alt.X2("high:Q"), y, colour, tooltip=["arm:N", *over_items]),
         mark.encode(across("score"), y, colour, shape, tooltip=[*tips, *over_seeds]),
-        text,
+        *text,
         datasets={"seeds": points, "items": items, "zero": [{"at": 0}]},
     )
     return dressed(chart, _title(points, several), colours, height=50 * len(points))

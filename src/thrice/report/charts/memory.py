@@ -45,7 +45,7 @@ def memory_split(summary: tables.Summary, *, colours: Colours = LIGHT) -> Chart 
     bar = marks("parts").mark_bar(height=14, stroke=colours.background, strokeWidth=1)
     chart = alt.layer(
         bar.encode(x, alt.X2("to:Q"), y, colour, tooltip=["arm:N", "part:N", number_tip("mb", "MB")]),
-        text,
+        *text,
         datasets={"parts": parts, "totals": totals},
     )
     peaks = [total["mb"] for total in totals]

@@ -12,7 +12,7 @@ from thrice.report import tables
 if TYPE_CHECKING:
     import altair as alt
 
-    Chart = alt.LayerChart
+    Chart = alt.LayerChart | alt.FacetChart
 
 # Seven shapes and six colours repeat only after 42 arms, and a colour-blind reader has the shape.
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
@@ -124,13 +124,16 @@ def number_tip(field: str, title: str, *, metric: str | None = None) -> alt.Tool
     return alt.Tooltip(f"{field}:Q", title=title, format=".4f" if metric and not tables.percent(metric) else ",.2f")
 
 
-def row_names(rows: Sequence[str], colours: Colours, data: str) -> tuple[alt.Y, alt.Chart]:
-    """Give the axis of named rows, and the layer that writes each name above its row, where long ones have room."""
+def row_names(rows: Sequence[str], colours: Colours, data: str) -> tuple[alt.Y, list[alt.Chart]]:
+    """Give the axis of named rows, and layers that write each name above its row, where long ones have room."""
     import altair as alt
 
     y = alt.Y("row:N", sort=list(rows), axis=None, scale=alt.Scale(domain=list(rows)))
-    text = marks(data).mark_text(align="left", baseline="bottom", dy=-9, fontSize=12, color=colours.ink)
-    return y, text.encode(alt.XValue(2), y, alt.Text("row:N"))
+    look: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -9, "fontSize": 12}
+    # Behind the name lies its own outline in the colour of the ground, so that no line crosses the letters.
+    outline = marks(data).mark_text(**look, stroke=colours.background, strokeWidth=5, strokeJoin="round", aria=False)
+    text = marks(data).mark_text(**look, color=colours.ink)
+    return y, [layer.encode(alt.XValue(2), y, alt.Text("row:N")) for layer in (outline, text)]
 
 
 def dressed(chart: Chart, title: str, colours: Colours, *, height: float = 340) -> Chart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ ON_PAGE = charts.Colours(
 LISTED = 200
 """Rows of one table that stand in the page as HTML; of the runs, the others as JSON that the script shows in pages."""
 
+MOST_DRAWN = 1_000_000
+"""Characters of pictures after which further tasks have none; a page of fifty tasks stays one that opens."""
+
 Rows = Iterable[Mapping[str, Any]]
 
 
@@ -42,7 +46,8 @@ def write_report(summary: tables.Summary, rows: Rows, path: Path) -> Path:
 def render_report(summary: tables.Summary, rows: Rows) -> str:
     """Give the report as HTML text; everything that comes from the study is escaped.
 
-    Time and size grow with the number of rows; pictures hold some thousand points however many there are.
+    Time and size grow with the number of rows; pictures hold some thousand points however many there are, and after
+    MOST_DRAWN characters of them the sections of further tasks have tables alone.
     """
     import jinja2
 
@@ -52,7 +57,14 @@ def render_report(summary: tables.Summary, rows: Rows) -> str:
         by_task.setdefault(row["task"], []).append(row)
     parts, study = summary["tasks"], dict(summary["study"])
     said = facts.data_facts(study)
-    tasks = [_task(place, part, by_task.get(part["task"], []), said) for place, part in enumerate(parts)]
+    tasks, drawn = [], 0
+    for place, part in enumerate(parts):
+        tasks.append(_task(part, said))
+        if drawn < MOST_DRAWN:
+            tasks[-1]["charts"] = _charts(place, part, by_task.get(part["task"], []))
+            drawn += sum(len(json.dumps(chart["spec"])) for chart in tasks[-1]["charts"])
+        else:
+            tasks[-1]["undrawn"] = True
     across = (
         _drawn([("overview-differences", charts.differences(parts, colours=ON_PAGE), FOREST, True)]) if parts else []
     )
@@ -106,9 +118,7 @@ FOREST = (
 )
 
 
-def _task(
-    place: int, part: tables.Part, rows: list[Mapping[str, Any]], said: Mapping[str, list[str]]
-) -> dict[str, Any]:
+def _task(part: tables.Part, said: Mapping[str, list[str]]) -> dict[str, Any]:
     """Give all that the section of one task shows."""
     headers, tried = tables.grid_cells(part)
     return {
@@ -124,7 +134,8 @@ def _task(
         "grid": (headers, tried[:LISTED]),
         "grid_points": len(tried),
         "disagreements": [_counted(item) for item in part["disagreements"]],
-        "charts": _charts(place, part, rows),
+        "charts": [],
+        "undrawn": False,
     }
 
 

@@ -1,6 +1,6 @@
 """Which arm of a study to take under limits of time, file, memory and score, and why, from the study's summary alone.
 
-The highest mean wins only where it is settled: against an arm that fits, is cheaper and may be as good, it does not.
+The highest mean is not the pick where an arm that fits is cheaper and, as far as the seeds tell, may be as good.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thrice.compare.candidates import IN_PER_CENT, SAME_SPEED, Candidate, Scene, candidate_of, cheaper, settled
+from thrice.compare.candidates import IN_PER_CENT, SAME_SPEED, Candidate, Scene, candidate_of, cheaper, may_be_equal
 from thrice.compare.reasons import Limit, caveats, plain, reasons, score_text
 from thrice.errors import ConfigError, nearest
 
@@ -32,9 +32,9 @@ def advise(
     Keys: "task"; "pick" and "runner_up", names or None; "reasons", sentences; "fits", names, highest first; "fails",
     [{"arm", "because"}]; "nearest_miss", {"arm", "because", "beyond"} where no arm fits: the one whose worst relative
     excess, "beyond", is smallest, None if nothing was measured.
-    The pick is the highest mean that fits, or a cheaper arm from which its difference is not settled: the paired 95%
-    t-interval covers zero, cannot be formed or has no width, or the corrected p-value is 5% or more. Cheaper: less of
-    latency, file or memory, and of none of them more, by more than the measurement's noise.
+    The pick is the highest mean that fits, or a cheaper arm that may be as good: the paired 95% t-interval covers zero,
+    or the corrected p-value is 5% or more. Cheaper: less of latency, file or memory, and of none of them more, by more
+    than the measurement's noise. Where there is no interval, as of one seed, the highest mean is the pick.
     Raises ConfigError for an unknown task, tasks that have no common scale and limits that are no numbers above 0.
     """
     limits = {"max_latency_ms": max_latency_ms, "max_size_mb": max_size_mb, "max_memory_mb": max_memory_mb}
@@ -148,7 +148,7 @@ def _nothing_fits(miss: Mapping[str, Any] | None, scored: bool) -> str:
 def _choose(fits: Sequence[Candidate], scene: Scene) -> tuple[Candidate, Candidate | None]:
     """Give the pick and the arm it is held against: the highest where the pick is not it, the second otherwise."""
     best = fits[0]
-    as_good = [c for c in fits[1:] if cheaper(c, best, scene.noise) and not settled(best, c, scene)]
+    as_good = [c for c in fits[1:] if cheaper(c, best, scene.noise) and may_be_equal(best, c, scene)]
     cheapest = [c for c in as_good if not any(cheaper(other, c, scene.noise) for other in as_good)]
     if cheapest:
         return cheapest[0], best

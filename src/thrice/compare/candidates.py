@@ -57,7 +57,7 @@ class Candidate:
     @property
     def long_text(self) -> str:
         """What `latency` was measured on."""
-        tokens = self.cost.get("latency_long_tokens")
+        tokens = (self.cost.get("latency_long_ms") or {}).get("tokens")
         return f"one text of {tokens} tokens" if tokens else "one long text"
 
 
@@ -107,6 +107,14 @@ def settled(arm: Candidate, other: Candidate, scene: Scene) -> bool:
         return False
     against = arm if other.arm == scene.baseline else other if arm.arm == scene.baseline else None
     return against is None or against.corrected is None or against.corrected < LARGEST_P
+
+
+def may_be_equal(arm: Candidate, other: Candidate, scene: Scene) -> bool:
+    """Whether the seeds say of two arms that they may be equally good, which fewer than two shared seeds do not say."""
+    found = difference_of(arm, other)
+    if found.low is None or found.low == found.high:
+        return found.low == 0
+    return not settled(arm, other, scene)
 
 
 def cheaper(arm: Candidate, other: Candidate, noise: float) -> bool:

@@ -109,13 +109,11 @@ def _neutral(pick: Candidate, other: Candidate, scene: Scene) -> str:
 
 
 def _unsettled(arm: Candidate, other: Candidate, scene: Scene) -> str:
-    """Say, as a part of a sentence, why the difference of two arms settles nothing."""
+    """Say, as a part of a sentence, why two arms may be equally good."""
     found = difference_of(arm, other)
-    if not found.n:
-        return "no seed finished in both"
-    if found.low is None or found.low == found.high:
-        return f"{_amount(found, scene)} gives no interval"
-    covers = found.low <= 0 <= (found.high or 0)
+    if found.low == found.high:
+        return "they score the same in every seed that both have"
+    covers = (found.low or 0) <= 0 <= (found.high or 0)
     return f"the difference, {_amount(found, scene)}, {'may be zero' if covers else 'may be chance among so many'}"
 
 
@@ -155,7 +153,7 @@ def caveats(parts: Sequence[Mapping[str, Any]], candidates: Sequence[Candidate])
         collapsed, runs = c.collapsed
         if collapsed:
             said.append(
-                f"{c.arm}: {collapsed} of {runs} run{'s' if runs > 1 else ''} collapsed, and count nowhere here."
+                f"{c.arm}: {collapsed} of {runs} run{'s' if runs > 1 else ''} collapsed; no collapsed run counts here."
             )
     if any(part["deciding"] == "best_dev" for part in parts):
         said.append("The scores are those of the dev data, on which epochs were chosen, and so too high.")

@@ -81,7 +81,7 @@ def headline(summary: tables.Summary) -> str:
 
 
 def notes(part: tables.Summary) -> list[str]:
-    """Say what else a reader must know before trusting the table; empty where there is nothing to say."""
+    """Say what else a reader must know before trusting a task's table; empty where there is nothing to say."""
     said = []
     done, planned = part["cells"]["done"], part["cells"]["planned"]
     if done < planned:
@@ -94,10 +94,15 @@ def notes(part: tables.Summary) -> list[str]:
                 f"majority class ({tables.format_seeds(arm['collapsed'])}); shown beside the others, not part of any "
                 "mean or difference."
             )
-    if part["outside"]:
-        cells = ", ".join(f"{cell['arm']} seed {cell['seed']}" for cell in part["outside"])
-        said.append(f"Finished cells that study.json no longer names are left out: {cells}.")
     return said
+
+
+def study_notes(summary: tables.Summary) -> list[str]:
+    """Say what a reader must know of the study as a whole; empty where there is nothing to say."""
+    outside = [f"{cell['arm']} seed {cell['seed']}" for cell in summary["outside"]]
+    if not outside:
+        return []
+    return [f"Finished cells that study.json no longer names are left out: {', '.join(dict.fromkeys(outside))}."]
 
 
 def _deciding(part: tables.Summary) -> str:

@@ -138,6 +138,29 @@ def report(
     _show_study(study, as_json=as_json)
 
 
+@app.command()
+def advise(
+    study: Annotated[Path, typer.Argument(help="Folder of a study.", show_default=False)],
+    max_latency_ms: Annotated[float | None, typer.Option(help="Most time for one long text, median.")] = None,
+    max_size_mb: Annotated[float | None, typer.Option(help="Largest file; 1 MB is a million bytes.")] = None,
+    max_memory_mb: Annotated[float | None, typer.Option(help="Most memory of a training step.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Lowest score; above 1: per cent.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task that decides, of several.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which arm of a study to take within your limits, which comes second, and why."""
+    from thrice.compare.advise import advise as advice
+    from thrice.compare.summary import summarise
+    from thrice.terminal import advised
+
+    limits = {"max_latency_ms": max_latency_ms, "max_size_mb": max_size_mb, "max_memory_mb": max_memory_mb}
+    found = advice(summarise(study), task=task, min_score=min_score, **limits)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        advised(found, screen.out)
+
+
 def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid: list[str]) -> dict[str, Any]:
     """Give what a study's TOML file would say that asks for the same."""
     source = options.source()

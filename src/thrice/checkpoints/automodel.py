@@ -48,7 +48,7 @@ def load_any(name: str) -> AnyEncoder:
     if source.pattern is not None:
         raise SharingError(
             f"{name}: {_model_type(source.folder)} runs through its own transformers class, which has no sharing "
-            f"patterns; they are for {', '.join(FAMILIES)} - expected {source.name}"
+            f"patterns; they are for {', '.join(FAMILIES)} - expected {name.rpartition('+')[0]}"
         )
     return load_stock(source.folder)
 

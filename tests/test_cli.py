@@ -227,3 +227,20 @@ def test_a_real_folder_with_a_plus_in_its_name_wins_over_the_pattern(
     code, out, _ = run(monkeypatch, capsys, "inspect", "model+none", "--json")
     assert code == 0
     assert json.loads(out)["sharing"] == "all"
+
+
+def test_advice_is_given_under_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from studies import ARMS, full_study
+
+    folder = full_study(tmp_path / "study")
+    code, out, _ = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "20", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["pick"] in ARMS[:2]
+    assert [failed["arm"] for failed in found["fails"]] == [ARMS[2]]
+    code, out, _ = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "1")
+    assert "nothing fits; nearest: tfidf" in out
+    code, _, err = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "-1")
+    assert code == 2

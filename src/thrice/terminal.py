@@ -256,6 +256,23 @@ def transformed(result: dict[str, Any], console: Console) -> None:
     console.print(Text(f"written to {result['folder']}"))
 
 
+def advised(found: dict[str, Any], console: Console) -> None:
+    """Print what `compare.advise.advise` gave."""
+    nearest = found["nearest_miss"]
+    if found["pick"]:
+        console.print(Text.assemble("take ", (found["pick"], "bold")))
+        if found["runner_up"]:
+            console.print(Text(f"second: {found['runner_up']}"))
+    elif nearest:
+        console.print(Text.assemble("nothing fits; nearest: ", (nearest["arm"], "bold")))
+    else:
+        console.print(Text("nothing fits, and nothing was measured that comes near"))
+    for sentence in found["reasons"]:
+        console.print(Text(f"- {sentence}"))
+    for failed in found["fails"]:
+        console.print(Text(f"out: {failed['arm']}: {'; '.join(failed['because'])}", style="dim"))
+
+
 @contextlib.contextmanager
 def study_progress(study: Study, console: Console) -> Iterator[dict[str, Callable[..., None]]]:
     """Draw a study's progress; yields the callbacks of `run_study`."""

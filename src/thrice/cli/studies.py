@@ -21,6 +21,7 @@ from thrice.cli.options import (
     Restart,
     RunOptions,
     cores,
+    set_threads,
     takes_run_options,
 )
 from thrice.errors import ConfigError
@@ -136,6 +137,61 @@ def report(
 ) -> None:
     """Print a study's tables and write its report.html, one page that opens offline."""
     _show_study(study, as_json=as_json)
+
+
+@app.command()
+def cost(
+    models: Annotated[list[str], typer.Argument(help=MODEL_HELP, show_default=False)],
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of the long text \\[default: 128, or what all models take]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads \\[default: all cores]")] = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Measure times and memory too.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Say what models cost: parameters, file, operations, and measured in turns latency, speed and memory.
+
+    No data is needed: texts are random token ids, the head has two classes. Batches of training have 32 texts.
+    """
+    from thrice.cli.cost_table import print_costs
+    from thrice.compare.cost import model_costs
+
+    set_threads(cores() if threads is None else threads)
+    with screen.err.status("measuring"):
+        found = model_costs(models, max_length=max_length, timing=timing)
+    if not as_json:
+        print_costs(found, screen.out)
+        return
+    shared = {"threads": found["threads"], "method": found["method"]}
+    control = found["control"] or {}
+    cards = [
+        {"model": name, **costs, "control": control if control.get("arm") == name else None, **shared}
+        for name, costs in found["arms"].items()
+    ]
+    print(json.dumps(cards, ensure_ascii=False))
+
+
+@app.command()
+def advise(
+    study: Annotated[Path, typer.Argument(help="Folder of a study.", show_default=False)],
+    max_latency_ms: Annotated[float | None, typer.Option(help="Most time for one long text, median.")] = None,
+    max_size_mb: Annotated[float | None, typer.Option(help="Largest file; 1 MB is a million bytes.")] = None,
+    max_memory_mb: Annotated[float | None, typer.Option(help="Most memory of a training step.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Lowest score; above 1: per cent.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task that decides, of several.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which arm of a study to take within your limits, which comes second, and why."""
+    from thrice.compare.advise import advise as advice
+    from thrice.compare.summary import summarise
+    from thrice.terminal import advised
+
+    limits = {"max_latency_ms": max_latency_ms, "max_size_mb": max_size_mb, "max_memory_mb": max_memory_mb}
+    found = advice(summarise(study), task=task, min_score=min_score, **limits)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        advised(found, screen.out)
 
 
 def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid: list[str]) -> dict[str, Any]:

@@ -53,6 +53,6 @@ def _table(cells: Cells, notes: list[str] | None = None) -> str:
 
 def _markdown(text: str) -> str:
     """Escape what would end a cell or start markup."""
-    for sign, safe in {"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " ", "`": "\\`", "*": "\\*"}.items():
+    for sign, safe in {"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " ", "`": "\\`", "*": "\\*", "](": "]\\("}.items():
         text = text.replace(sign, safe)
     return text

@@ -131,7 +131,9 @@ def row_names(rows: Sequence[str], colours: Colours, data: str) -> tuple[alt.Y, 
     y = alt.Y("row:N", sort=list(rows), axis=None, scale=alt.Scale(domain=list(rows)))
     look: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -9, "fontSize": 12}
     # Behind the name lies its own outline in the colour of the ground, so that no line crosses the letters.
-    outline = marks(data).mark_text(**look, stroke=colours.background, strokeWidth=5, strokeJoin="round", aria=False)
+    outline = marks(data).mark_text(
+        **look, color=colours.background, stroke=colours.background, strokeWidth=5, strokeJoin="round", aria=False
+    )
     text = marks(data).mark_text(**look, color=colours.ink)
     return y, [layer.encode(alt.XValue(2), y, alt.Text("row:N")) for layer in (outline, text)]
 

@@ -1,4 +1,4 @@
-"""Larger synthetic studies for the tests of the report: several tasks with grids, and thousands of runs."""
+"""Synthetic studies for the tests of the report: from scores alone, of two tasks, of many runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,23 @@ from studies import ARMS, full_study, make_row, write_study
 
 from thrice.compare import summary
 
+EVIL = "<script>alert(1)</script>"
 TASKS = {"tnews": "accuracy", "afqmc": "macro_f1"}
 GRID = {"learning_rate": [0.0001, 0.0003]}
 MISSING = ("afqmc", ARMS[1], 2)
 COLLAPSED = ("afqmc", ARMS[2], 1)
+
+
+def summary_of(folder: Path, scores: dict[str, Sequence[float | None]], **more: Any) -> dict[str, Any]:
+    """Give the summary of a study whose arms have these test scores, seed by seed; None is a cell not finished."""
+    rows = [
+        make_row(arm, seed, [value - 0.02, value - 0.01], value)
+        for arm, values in scores.items()
+        for seed, value in enumerate(values)
+        if value is not None
+    ]
+    seeds = range(max(map(len, scores.values())))
+    return summary.summarise(write_study(folder, rows, arms=list(scores), seeds=list(seeds), **more))
 
 
 def two_tasks(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), text: str = "物流很快，就是 <b>太贵</b> 了") -> Path:
@@ -40,7 +53,10 @@ def two_tasks(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), text: str = "�
                     lost = (task, arm, seed) == COLLAPSED
                     row = make_row(
                         *(arm, seed, [0.55] * 3 if lost else dev, 0.54 if lost else dev[-1] - 0.005),
-                        **{"task": task, "point": point, "metric": metric, "collapsed": lost},
+                        task=task,
+                        point=point,
+                        metric=metric,
+                        collapsed=lost,
                     )
                     rows.append({**row, "seconds": 61.2, "packed": None if arm == "tfidf" else arm != ARMS[2]})
     known = full_study(folder / "known")

@@ -214,11 +214,24 @@ def test_memory_bars_add_up(tmp_path: Path) -> None:
     assert "tfidf" not in {part["arm"] for part in chart.datasets["parts"]}
 
 
+def test_every_picture_is_valid_vega_lite(tmp_path: Path) -> None:
+    study = full_study(tmp_path)
+    summary, rows = summarise(study), read_rows(study)
+    part = summary["tasks"][0]
+    drawn = [report.learning_curves(part, rows), report.score_against_cost(part), report.differences([part])]
+    for chart in [*drawn, report.class_scores(part), report.memory_split(summary)]:
+        assert chart is not None
+        assert chart.to_dict()["datasets"] == charts.specification(chart)["datasets"]
+
+
 def test_pictures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     study = full_study(tmp_path)
-    paths = report.write_charts(summarise(study), read_rows(study), study / "charts")
+    summary = summarise(study)
+    for arm in summary["tasks"][0]["arms"]:
+        arm["cost"] = {**dict.fromkeys(arm["cost"]), "file_bytes": arm["cost"]["file_bytes"]}
+    paths = report.write_charts(summary, read_rows(study), study / "charts")
     names = {path.stem for path in paths}
-    assert {"learning-curves", "differences", "classes", "memory", "score-file-bytes"} <= names
+    assert names == {"learning-curves", "differences", "classes", "memory", "score-file-bytes"}
     assert len(paths) == 2 * len(names)
     for path in paths:
         content = path.read_bytes()

@@ -167,10 +167,11 @@ def dressed(chart: Chart, title: str, colours: Colours, *, height: float = 340) 
 
 def specification(chart: Chart) -> dict[str, Any]:
     """Give a chart as Vega-Lite JSON with its data."""
-    # altair checks every value of a dataset against its schema, 14 seconds for 10,000 points: they go round it.
+    # altair would check every chart against its schema, half the time of a page, and every value of a dataset too, 14
+    # seconds for 10,000 points: data go round it, and the check is left to the tests.
     bare = chart.copy(deep=False)
     datasets, bare.datasets = chart.datasets, {}
-    return {**bare.to_dict(), "datasets": datasets}
+    return {**bare.to_dict(validate=False), "datasets": datasets}
 
 
 def ranges(values: Mapping[Any, list[float]]) -> dict[Any, tuple[float, float, float]]:

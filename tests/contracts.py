@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from thrice.checkpoints import load
@@ -32,6 +34,9 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     assert not scores["collapsed"]
     json.dumps(scores)
 
+    counts_contract(task, [perfect(example) for example in examples], examples)
+    assert all(isinstance(task.shown(example)[key], str) for example in examples for key in ("text", "gold"))
+
     again = type(task).restore(json.loads(json.dumps(task.settings())))
     assert again == task
 
@@ -49,6 +54,22 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     restored = load_model(folder)
     assert restored.model.task == task
     assert restored.answer(task.read(table, gold=False)) == before
+
+
+def counts_contract(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> None:
+    """Check that every metric follows from the summed counts, where a task counts, and is 0 of nothing."""
+    counts = task.counts(predictions, examples)
+    if counts is None:
+        return
+    assert counts.dtype == np.float64
+    assert counts.shape[:1] == (len(examples),)
+    scores = task.score(predictions, examples)
+    sums = np.stack([counts.sum(axis=0), counts[::2].sum(axis=0), np.zeros(counts.shape[1])])
+    for metric in task.metrics:
+        whole, half, nothing = task.from_counts(metric, sums)
+        assert abs(whole - scores[metric]) <= 1e-12, metric
+        assert abs(half - task.score(predictions[::2], examples[::2])[metric]) <= 1e-12, metric
+        assert nothing == 0
 
 
 def _batches_change_nothing(model: TaskModel, data: Any) -> None:

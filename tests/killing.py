@@ -29,19 +29,20 @@ from typing import Any
 
 import torch
 
+import thrice.compare.cells
 import thrice.compare.pool
 import thrice.compare.runner
 import thrice.finetune
 import thrice.training.loop
-from thrice.compare.grid import Study
-from thrice.compare.runner import run_study
+from thrice.compare.grid import Study, StudyTask, arms_of
+from thrice.compare.runner import Engine, run_study
 from thrice.errors import TrainingError
 from thrice.finetune import DataSource, finetune
 from thrice.tasks.base import TaskModel
 from thrice.training import TrainingConfig, resume
 
 PHASES = ("elsewhere", "resuming", "training", "evaluating", "saving", "writing the model", "clearing away")
-TIMES = ("seconds", "eval_seconds", "finished", "save_every_steps")
+TIMES = ("seconds", "eval_seconds", "started", "finished", "save_every_steps", "peak_memory_bytes")
 TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 5e-3}
 MOST_A_CHAIN = 4
 
@@ -53,7 +54,7 @@ DOES = (
     (resume, "save_run", "saving"),
     (resume, "save_best", "saving"),
     (thrice.finetune, "save_model", "writing the model"),
-    (thrice.compare.runner, "save_model", "writing the model"),
+    (thrice.compare.cells, "save_model", "writing the model"),
     (thrice.finetune, "clear_away", "clearing away"),
 )
 
@@ -107,18 +108,17 @@ def scenarios(checkpoint: str, reviews: str) -> list[Scenario]:
         (room / "first").touch()
 
     def study(room: Path, *, jobs: int) -> None:
-        arms = (f"{checkpoint}+all", f"{checkpoint}+none", "tfidf")
+        source = DataSource(data=reviews)
+        task = StudyTask(name="reviews", metric="accuracy", options={"max_length": 24}, source=source)
         config = TrainingConfig(**TRAINING, save_every_steps=2, max_grad_norm=0.0)
         asked = Study(
-            arms=arms,
+            arms=arms_of(f"{checkpoint}+all", f"{checkpoint}+none", "tfidf"),
+            tasks=(task,),
             seeds=(0, 1),
-            metric="accuracy",
-            options={"max_length": 24},
-            source=DataSource(data=reviews),
             training=config,
             save_models=True,
         )
-        run_study(asked, room / "study", jobs=jobs)
+        run_study(asked, room / "study", engine=Engine(jobs=jobs))
 
     every_step = functools.partial(to_the_end, every=1)
     one_job, two_jobs = (functools.partial(study, jobs=jobs) for jobs in (1, 2))

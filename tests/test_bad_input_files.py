@@ -14,7 +14,7 @@ import torch
 from tiny_checkpoints import HEADS, tiny_encoder
 
 from thrice.checkpoints import load, save
-from thrice.compare.results import summarise
+from thrice.compare.summary import summarise
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError, DataError, ThriceError, TrainingError
 from thrice.finetune import save_model
@@ -198,13 +198,14 @@ def test_a_schema_says_every_difference_with_its_place() -> None:
 
 
 def test_one_folder_under_two_spellings_is_one_arm() -> None:
-    from thrice.compare.grid import Study
+    from thrice.compare.grid import Study, StudyTask, arms_of
     from thrice.finetune import DataSource
 
+    tasks = (StudyTask(name="t", metric="accuracy", source=DataSource(data="d.csv")),)
     for arms in (("m1", "m1/"), ("m1", "./m1"), ("a/b", "a//b")):
         with pytest.raises(ConfigError, match=f"arms named twice: {min(arms)}, {max(arms)}"):
-            Study(arms=arms, metric="accuracy", source=DataSource(data="d.csv"), training=TrainingConfig())
-    Study(arms=("m1", "m1+none"), metric="accuracy", source=DataSource(data="d.csv"), training=TrainingConfig())
+            Study(arms=arms_of(*arms), tasks=tasks, training=TrainingConfig())
+    Study(arms=arms_of("m1", "m1+none"), tasks=tasks, training=TrainingConfig())
 
 
 # Sentencepiece models with special tokens of other kinds

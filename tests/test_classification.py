@@ -147,6 +147,32 @@ def test_scores_worked_out_by_hand() -> None:
     assert scores["confusion"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
 
 
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_every_metric_follows_from_counts_of_random_answers(multi_label: bool) -> None:
+    names = ("a", "b", "c", "d")
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in names]), multi_label=multi_label)
+    generator = np.random.default_rng(4)
+    for size in (1, 2, 7, 200):
+        if multi_label:  # class d is never said, texts without a label or an answer occur
+            sets = generator.uniform(size=(2, size, 4)) < [0.1, 0.5, 0.3, 0.0]
+            examples = [Example(text="x", labels=tuple(np.flatnonzero(row).tolist())) for row in sets[0]]
+            answers = [{"prediction": [names[i] for i in np.flatnonzero(row)]} for row in sets[1]]
+        else:
+            examples = [Example(text="x", labels=(i,)) for i in generator.integers(3, size=size).tolist()]
+            answers = [{"prediction": names[i]} for i in generator.integers(3, size=size)]
+        contracts.counts_contract(task, answers, examples)
+
+
+def test_counts_of_two_texts_by_hand() -> None:
+    task = Classification.learn(table_of([{"text": "x", "label": name} for name in "ab"]))
+    examples = [Example(text="x", labels=(0,)), Example(text="x", text_pair="y", labels=(1,))]
+    counts = task.counts([{"prediction": "a"}, {"prediction": "a"}], examples)
+    assert counts.tolist() == [[1, 0, 1, 0, 1, 0, 1, 1], [0, 0, 1, 0, 0, 1, 0, 1]]
+    assert task.shown(examples[1]) == {"text": "x / y", "gold": "b"}
+    with pytest.raises(ConfigError, match="did you mean macro_f1"):
+        task.from_counts("macro_f2", counts)
+
+
 @pytest.mark.parametrize(
     ("answers", "truths", "collapsed"),
     [

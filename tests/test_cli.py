@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from thrice import cli
+from thrice.cli import screen
 
 COMMANDS = ("compare", "demo", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
 
@@ -17,8 +19,8 @@ COMMANDS = ("compare", "demo", "finetune", "inspect", "list", "predict", "report
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Run the command line in this process; give exit code, output and messages."""
     monkeypatch.setattr(sys, "argv", ["thrice", *words])
-    monkeypatch.setattr(cli, "out", cli.Console(width=200))
-    monkeypatch.setattr(cli, "err", cli.Console(stderr=True, width=400))
+    monkeypatch.setattr(screen, "out", Console(width=200))
+    monkeypatch.setattr(screen, "err", Console(stderr=True, width=400))
     with pytest.raises(SystemExit) as caught:  # typer leaves by SystemExit even where all went well
         cli.main()
     said = capsys.readouterr()
@@ -169,8 +171,8 @@ def test_a_second_start_keeps_the_threads_of_the_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list = []
-    monkeypatch.setattr(cli, "_run_study", lambda study, *_, **__: asked.append(study.threads))
-    monkeypatch.setattr(cli, "cores", lambda: 8)
+    monkeypatch.setattr(cli.studies, "_run_study", lambda study, *_, **__: asked.append(study.threads))
+    monkeypatch.setattr(cli.studies, "cores", lambda: 8)
     words = ["compare", str(tiny_checkpoint), "--data", str(reviews), "--out", str(tmp_path), "--max-length", "24"]
     run(monkeypatch, capsys, *words, "--jobs", "2")
     (tmp_path / "study.json").write_text('{"threads": 4}', encoding="utf-8")
@@ -225,3 +227,20 @@ def test_a_real_folder_with_a_plus_in_its_name_wins_over_the_pattern(
     code, out, _ = run(monkeypatch, capsys, "inspect", "model+none", "--json")
     assert code == 0
     assert json.loads(out)["sharing"] == "all"
+
+
+def test_advice_is_given_under_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from studies import ARMS, full_study
+
+    folder = full_study(tmp_path / "study")
+    code, out, _ = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "20", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["pick"] in ARMS[:2]
+    assert [failed["arm"] for failed in found["fails"]] == [ARMS[2]]
+    code, out, _ = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "1")
+    assert "nothing fits; nearest: tfidf" in out
+    code, _, err = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "-1")
+    assert code == 2

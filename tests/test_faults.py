@@ -20,9 +20,11 @@ from test_finetune import TRAINING, run
 from test_loop import Toy, fit_toy, read_log, toy_batches
 from test_resume import assert_same, finish
 
-from thrice.compare import runner
-from thrice.compare.results import read_rows
-from thrice.compare.runner import run_cell, run_study
+from thrice.compare.cells import run_cell
+from thrice.compare.data import _read
+from thrice.compare.grid import Cell, arms_of
+from thrice.compare.results import read_rows, read_study
+from thrice.compare.runner import run_study
 from thrice.errors import DataError, Interrupted, TrainingError
 from thrice.finetune import DataSource
 from thrice.predict import predict_file
@@ -151,17 +153,18 @@ def test_a_cell_of_other_data_than_the_study_began_with_is_refused(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     data = tmp_path / "data.csv"
     shutil.copy(reviews, data)
-    study = study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,), source=DataSource(data=str(data)))
+    study = study_of(tiny_checkpoint, data, arms=arms_of("tfidf"), seeds=(0,))
     run_study(study, tmp_path / "study")
     before = comparable(read_rows(tmp_path / "study"))
+    began = read_study(tmp_path / "study")["data"]["reviews"]
     text = data.read_text(encoding="utf-8")
     data.write_text(text.replace("喜欢", "讨厌"), encoding="utf-8")
-    runner._read_cached.cache_clear()  # as in a worker that begins after the change
-    with pytest.raises(DataError, match=r"changed while it was at work \(.*train"):
-        run_cell(study, tmp_path / "study", "tfidf", 1)
+    _read.cache_clear()  # as in a worker that begins after the change
+    with pytest.raises(DataError, match=r"changed while the study was at work \(.*train"):
+        run_cell(study, tmp_path / "study", Cell("tfidf", "reviews", 1), began)
     data.write_text(text, encoding="utf-8")
-    runner._read_cached.cache_clear()
-    run_cell(study, tmp_path / "study", "tfidf", 1)
+    _read.cache_clear()
+    run_cell(study, tmp_path / "study", Cell("tfidf", "reviews", 1), began)
     assert comparable(read_rows(tmp_path / "study"))[:1] == before
 
 

@@ -19,8 +19,9 @@ from test_finetune import TRAINING, run
 from test_loop import Toy, fit_toy, read_log, toy_config
 from test_resume import Outcome, assert_same, finish
 
-from thrice.compare import runner
-from thrice.compare.runner import run_cell, run_study
+from thrice.compare import cells
+from thrice.compare.grid import Cell, arms_of, cell_path, work_path
+from thrice.compare.runner import Engine, run_study
 from thrice.errors import ConfigError, DataError, Interrupted, TrainingError
 from thrice.files import clear_partials
 from thrice.finetune import DataSource
@@ -39,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def test_a_second_start_is_told_who_is_at_work_and_touches_nothing(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path
 ) -> None:
-    study = study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,))
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,))
     with locked(tmp_path / "out.run"), locked(tmp_path / "study"):
         before = names(tmp_path)
         for start in (
@@ -60,7 +61,7 @@ def test_a_lock_left_by_a_kill_makes_no_folder_foreign(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     (tmp_path / ".lock").write_text(f"{dead_process()}\n")
     (tmp_path / f".study.json.{dead_process()}.partial").write_text("{")
-    run_study(study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,)), tmp_path)
+    run_study(study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,)), tmp_path)
     assert [name for name in names(tmp_path) if Path(name).name.startswith(".")] == []
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / ".hidden").write_text("years of work")
@@ -71,15 +72,16 @@ def test_a_lock_left_by_a_kill_makes_no_folder_foreign(
 def test_a_cell_waits_for_an_orphaned_worker_and_takes_what_it_finished(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = study_of(tiny_checkpoint, reviews, arms=("tfidf",), seeds=(0,))
-    cell = runner.cell_path(tmp_path, "tfidf", 0)
-    monkeypatch.setattr(runner, "PATIENCE", 0.05)
-    with locked(runner.work_path(tmp_path, "tfidf", 0)):
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,))
+    cell = Cell("tfidf", "reviews", 0)
+    path = cell_path(tmp_path, cell)
+    monkeypatch.setattr(cells, "PATIENCE", 0.05)
+    with locked(work_path(tmp_path, cell)):
         with pytest.raises(TrainingError, match="in use by process"):
-            run_cell(study, tmp_path, "tfidf", 0)
-        cell.parent.mkdir()
-        cell.write_text('{"arm": "tfidf", "written": "by the orphan"}')
-    assert run_cell(study, tmp_path, "tfidf", 0)["written"] == "by the orphan"
+            cells.run_cell(study, tmp_path, cell, {})
+        path.parent.mkdir()
+        path.write_text('{"arm": "tfidf", "written": "by the orphan"}')
+    assert cells.run_cell(study, tmp_path, cell, {})["written"] == "by the orphan"
 
 
 def test_half_files_of_dead_processes_are_cleared_away_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
@@ -231,8 +233,8 @@ def test_a_study_in_processes_asked_to_stop_saves_every_cell_in_work(
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
     arms = (f"{tiny_checkpoint}+all", f"{tiny_checkpoint}+none")
     training = toy_config(epochs=200, batch_size=8, learning_rate=1e-2, max_grad_norm=0.0)
-    study = study_of(tiny_checkpoint, reviews, arms=arms, seeds=(0,), training=training)
-    logs = [runner.work_path(tmp_path / "study", arm, 0) / "train.jsonl" for arm in arms]
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of(*arms), seeds=(0,), training=training)
+    logs = [work_path(tmp_path / "study", Cell(arm, "reviews", 0)) / "train.jsonl" for arm in arms]
 
     def stop_when_both_are_at_work() -> None:
         deadline = time.monotonic() + 200
@@ -243,7 +245,7 @@ def test_a_study_in_processes_asked_to_stop_saves_every_cell_in_work(
     thread = threading.Thread(target=stop_when_both_are_at_work)
     thread.start()
     with pytest.raises(Interrupted):
-        run_study(study, tmp_path / "study", jobs=2)
+        run_study(study, tmp_path / "study", engine=Engine(jobs=2))
     thread.join()
     for log in logs:
         lines = [line for line in read_log(log.parent) if line["event"] == "step"]

@@ -47,7 +47,6 @@ ALLOWED: dict[str, set[str]] = {
     "zoo": set(),
     "demo": {"compare", "finetune", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
-    "cli_options": {"finetune", "registry", "tasks", "errors"},
 }
 
 

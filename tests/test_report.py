@@ -159,56 +159,6 @@ def test_without_any_test_score_best_dev_decides(tmp_path: Path) -> None:
     headers, cells = tables.result_cells(summary)
     assert headers[5] == "best dev: difference to first"
     assert cells[1][5] == "+10.00"
-    assert "b has the highest best dev accuracy" in report.verdict(summary)
-
-
-# Words
-
-
-@pytest.mark.parametrize(
-    ("scores", "said", "winner"),
-    [
-        ({"a": [0.80, 0.81, 0.82], "b": [0.84, 0.86, 0.86]}, "b to a is +4.33 points", True),
-        ({"a": [0.80, 0.81, 0.82], "b": [0.82, 0.80, 0.83]}, "covers zero", False),
-        ({"a": [0.84, 0.86, 0.86], "b": [0.80, 0.81, 0.82]}, "difference of b to a is −4.33 points", True),
-        ({"a": [0.82, 0.80, 0.83], "b": [0.80, 0.81, 0.82]}, "covers zero", False),
-        ({"a": [0.84, 0.86, 0.86], "b": [0.80, 0.81, 0.82], "c": [0.70, 0.71, 0.73]}, "every other arm", True),
-        ({"a": [0.84, 0.86, 0.86], "b": [0.80, 0.81, 0.82], "c": [0.86, 0.83, 0.86]}, "may be zero for c.", False),
-        ({"a": [0.80], "b": [0.90]}, "one seed gives no interval", False),
-        ({"a": [0.80, 0.82], "b": [0.81, 0.83]}, "+1.00 in every seed, which gives no interval", False),
-        ({"a": [0.80, None], "b": [None, 0.90]}, "no seed that both finished", False),
-        ({"a": [0.80, 0.80], "b": [0.80, 0.80]}, "covers zero", False),
-    ],
-)
-def test_a_winner_is_called_only_where_the_interval_excludes_zero(
-    tmp_path: Path, scores: dict[str, list[float | None]], said: str, winner: bool
-) -> None:
-    sentence = report.verdict(summary_of(tmp_path, scores))
-    assert said in sentence
-    assert ("no winner is called" not in sentence) == winner
-    assert ("excludes zero" in sentence) == winner
-
-
-def test_verdict_of_one_arm_and_of_nothing(tmp_path: Path) -> None:
-    assert "no other arm" in report.verdict(summary_of(tmp_path / "one", {"a": [0.8, 0.9]}))
-    empty = summarise(write_study(tmp_path / "none", [], arms=["a", "b"]))
-    assert report.verdict(empty) == "No test accuracy yet: 0 of 6 cells are done."
-
-
-def test_verdict_of_many_doubtful_arms_counts_them(tmp_path: Path) -> None:
-    scores = {f"arm {place}": [0.80 - place / 1000, 0.82 + place / 10000] for place in range(9)}
-    assert report.verdict(summary_of(tmp_path, {**scores, "low": [0.5, 0.52001]})).endswith("8 of the other 9 arms.")
-
-
-def test_notes_say_what_is_missing_collapsed_and_left_out(tmp_path: Path) -> None:
-    study = full_study(tmp_path)
-    (study / "cells" / "stranger.json").write_text(json.dumps(make_row("old", 0, [0.1], 0.1)))
-    said = report.notes(summarise(study))
-    assert len(said) == 3
-    assert "11 of 12" in said[0]
-    assert said[1].startswith(f"{ARMS[2]}: seed 1 collapsed")
-    assert "old seed 0" in said[2]
-    assert report.notes(summary_of(tmp_path / "whole", {"a": [0.8, 0.9]})) == []
 
 
 # Pictures

@@ -67,7 +67,7 @@ def test_zoo_and_presets_are_known_by_name() -> None:
         ("~/absent-model", "no such folder"),
         ("a/b/c", "no such folder"),
         ("two words", "no such folder"),
-        ("", "no such folder"),
+        ("", "an empty name"),
         ("model+", "such as model+none"),
         ("+none", "such as out/+none"),
         ("x" * 5000, "x"),

@@ -9,7 +9,7 @@ import random
 import shlex
 from pathlib import Path
 
-from thrice.compare.grid import Study
+from thrice.compare.grid import Study, StudyTask, arms_of
 from thrice.errors import DataError
 from thrice.files import write_atomically
 from thrice.finetune import DataSource
@@ -28,10 +28,15 @@ def prepare(folder: Path) -> tuple[Study, str]:
     path = folder.parent / f"{folder.resolve().name}-reviews.csv"
     write_reviews(path)
     study = Study(
-        arms=ARMS,
-        metric="accuracy",
-        options={"max_length": MAX_LENGTH},
-        source=DataSource(data=str(path)),
+        arms=arms_of(*ARMS),
+        tasks=(
+            StudyTask(
+                name="reviews",
+                metric="accuracy",
+                options={"max_length": MAX_LENGTH},
+                source=DataSource(data=str(path)),
+            ),
+        ),
         training=TrainingConfig(epochs=3, learning_rate=3e-4, max_grad_norm=0.0),
     )
     words = ["thrice", "compare", *ARMS, "--data", str(path), "--max-length", str(MAX_LENGTH)]

@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thrice.checkpoints import load, resolve, save
+from thrice.checkpoints import load_any, resolve, save, save_stock
 from thrice.data.batching import training_batches
 from thrice.data.readers import Table, read_table
 from thrice.data.splits import overlap, split
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError
 from thrice.model.config import EncoderConfig
+from thrice.model.stock import StockConfig, StockEncoder
 from thrice.registry import plugin
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.tasks.base import TASK_HEAD, Prediction, Task, TaskData, TaskModel, options_of
@@ -125,7 +126,7 @@ def _leaks(task: Task, tables: Mapping[str, Table]) -> list[str]:
     return notes
 
 
-def tokenizer_for(model: str, config: EncoderConfig, *, tokenizer: str | None = None) -> Tokenizer:
+def tokenizer_for(model: str, config: EncoderConfig | StockConfig, *, tokenizer: str | None = None) -> Tokenizer:
     """Give the tokenizer that belongs to a model's name, or the named one.
 
     A preset has none of its own: Chinese shapes (21,128 entries) take that of the bundled checkpoint.
@@ -145,7 +146,7 @@ def tokenizer_for(model: str, config: EncoderConfig, *, tokenizer: str | None = 
 
 def build(model: str, task: Task, *, seed: int, tokenizer: str | None = None) -> tuple[TaskModel, Tokenizer]:
     """Give the named model equipped for the task, its head drawn from the seed, and its tokenizer."""
-    encoder = load(model)
+    encoder = load_any(model)
     words = tokenizer_for(model, encoder.config, tokenizer=tokenizer)
     return TaskModel(encoder, task, seed=seed), words
 
@@ -165,6 +166,8 @@ class Outcome:
     """What training gave."""
     test: dict[str, Any] | None
     """Scores of the test examples at the best dev epoch; None without test examples."""
+    test_predictions: list[Prediction] | None
+    """Answers to the test examples, in their order."""
 
 
 def train(
@@ -211,11 +214,12 @@ def train(
         progress=progress,
         on_epoch=on_epoch,
     )
-    test = None
+    test, answers = None, None
     if test_data is not None:
-        test = task.score(predict_together(model, test_data, ranks), splits.test)
+        answers = predict_together(model, test_data, ranks)
+        test = task.score(answers, splits.test)
         test.pop("collapsed")
-    return Outcome(fit=result, test=test)
+    return Outcome(fit=result, test=test, test_predictions=answers)
 
 
 def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Prediction]:
@@ -229,6 +233,13 @@ def cut_note(data: TaskData) -> list[str]:
     if not data.num_cut:
         return []
     return [f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"]
+
+
+def packing_note(model: TaskModel) -> list[str]:
+    """Say that a model is not packed; nothing where it is."""
+    if model.encoder.packed:
+        return []
+    return [f"not packed: this {model.encoder.config.family} runs through its own transformers class, with padding"]
 
 
 def batches_of(data: TaskData, config: TrainingConfig) -> Callable[[int], list[Any]]:
@@ -245,10 +256,13 @@ def save_model(model: TaskModel, folder: Path, tokenizer: Tokenizer, *, facts: M
     sidecar = {"task": {"name": model.task.name, "settings": model.task.settings()}, **(facts or {})}
     own = {} if model.head is None else {TASK_HEAD: model.head.state_dict()}
     config = model.task.stock_config()
-    return save(model.encoder, folder, tokenizer=tokenizer, extra_config=config, sidecar=sidecar, beside=own)
+    more: dict[str, Any] = {"tokenizer": tokenizer, "extra_config": config, "sidecar": sidecar, "beside": own}
+    if isinstance(model.encoder, StockEncoder):
+        return save_stock(model.encoder, folder, **more)
+    return save(model.encoder, folder, **more)
 
 
-def default_training(config: EncoderConfig, changes: Mapping[str, Any]) -> TrainingConfig:
+def default_training(config: EncoderConfig | StockConfig, changes: Mapping[str, Any]) -> TrainingConfig:
     """Give the training config for one encoder: the field's recipe, with ELECTRA's layer-wise decay unless it is given.
 
     changes: field -> value; None stands for the default. Source: Clark et al. 2020, table 7: 0.8 for small and base,
@@ -338,7 +352,7 @@ def _finetune(
     tell(task.describe())
     with ranks.main_first():
         cut = cut_note(task.encode(splits.train, words))
-    for note in (*splits.facts["notes"], *cut):
+    for note in (*splits.facts["notes"], *packing_note(model), *cut):
         tell(f"note: {note}")
     if (run / "resume").exists():
         tell(f"going on with the run in {run}")

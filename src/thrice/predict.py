@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from thrice.checkpoints import load, read_sidecar
+from thrice.checkpoints import load, load_stock, read_sidecar
 from thrice.data.streaming import stream_rows
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, DataError
@@ -66,7 +66,8 @@ def load_model(folder: str | Path) -> FineTuned:
             f"{folder} is no fine-tuned model of thrice: no thrice.json names its task; make one with thrice finetune"
         )
     task = _restored(Path(folder), sidecar)
-    encoder = load(str(folder))
+    # A family of ours that was trained through its stock class is answered by that class too.
+    encoder = load_stock(Path(folder)) if sidecar.get("packed") is False else load(str(folder))
     trained = dict(encoder.heads.items())
     model = TaskModel(encoder, task)
     for name, head in model.encoder.heads.items():

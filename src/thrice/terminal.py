@@ -256,9 +256,28 @@ def transformed(result: dict[str, Any], console: Console) -> None:
     console.print(Text(f"written to {result['folder']}"))
 
 
+def advised(found: dict[str, Any], console: Console) -> None:
+    """Print what `compare.advise.advise` gave."""
+    nearest = found["nearest_miss"]
+    if found["pick"]:
+        console.print(Text.assemble("take ", (found["pick"], "bold")))
+        if found["runner_up"]:
+            console.print(Text(f"second: {found['runner_up']}"))
+    elif nearest:
+        console.print(Text.assemble("nothing fits; nearest: ", (nearest["arm"], "bold")))
+    else:
+        console.print(Text("nothing fits, and nothing was measured that comes near"))
+    for sentence in found["reasons"]:
+        console.print(Text(f"- {sentence}"))
+    for failed in found["fails"]:
+        console.print(Text(f"out: {failed['arm']}: {'; '.join(failed['because'])}", style="dim"))
+
+
 @contextlib.contextmanager
 def study_progress(study: Study, console: Console) -> Iterator[dict[str, Callable[..., None]]]:
     """Draw a study's progress; yields the callbacks of `run_study`."""
+    from thrice.compare.grid import cell_of
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(
         *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, transient=True
@@ -271,11 +290,11 @@ def study_progress(study: Study, console: Console) -> Iterator[dict[str, Callabl
 
         def cell(row: dict[str, Any]) -> None:
             count["finished"] += 1
-            test = (row.get("test") or {}).get(study.metric)
+            test = (row.get("test") or {}).get(row["metric"])
             scores = f"best dev {row['best_dev']:.4f} at epoch {row['best_epoch']}"
             scores += "" if test is None else f", test {test:.4f}"
             collapsed = ", COLLAPSED" if row["collapsed"] else ""
-            console.print(Text(f"{row['arm']} seed {row['seed']}: {scores}{collapsed}"))
+            console.print(Text(f"{cell_of(row)}: {scores}{collapsed}"))
             bar.update(line, description=f"{count['finished']} cells finished")
 
         def cost() -> None:

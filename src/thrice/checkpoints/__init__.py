@@ -1,5 +1,6 @@
 """Stock folders in, stock folders out: read, write and look into checkpoints of transformers."""
 
+from thrice.checkpoints.automodel import load_any, load_stock, save_stock
 from thrice.checkpoints.inspect import inspect
 from thrice.checkpoints.load import carried_config, load, load_folder, read_sidecar
 from thrice.checkpoints.save import refuse_foreign_folder, save
@@ -10,11 +11,14 @@ __all__ = [
     "carried_config",
     "inspect",
     "load",
+    "load_any",
     "load_folder",
+    "load_stock",
     "read_sidecar",
     "refuse_foreign_folder",
     "require_folder",
     "resolve",
     "save",
+    "save_stock",
     "zoo_names",
 ]

@@ -71,6 +71,8 @@ def load(name: str, *, sharing: str | None = None, generator: torch.Generator | 
         4
     """
     source = resolve(name)
+    if source.stock:
+        raise CheckpointError(f"{name}: this gives thrice's own encoder, expected a name without stock:")
     pattern = _one_pattern(source, sharing)
     if source.folder is None:
         config = PRESETS[source.name]
@@ -78,7 +80,12 @@ def load(name: str, *, sharing: str | None = None, generator: torch.Generator | 
             attention_map, ffn_map = parse(pattern, config.num_calls)
             config = config.replace(attention_map=attention_map, ffn_map=ffn_map)
         return Encoder(config, generator=generator).eval()
-    encoder = load_folder(source.folder)
+    try:
+        encoder = load_folder(source.folder)
+    except CheckpointError as error:
+        from thrice.checkpoints.automodel import advice  # which reads folders by this module
+
+        raise CheckpointError(f"{error}{advice(source.folder)}") from error
     if pattern is None or parse(pattern, encoder.config.num_calls) == maps_of(encoder.config):
         return encoder
     return unshare(encoder, pattern)
@@ -127,7 +134,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
     Raises CheckpointError where a file is missing, damaged, or no such file.
     """
-    stock = _read_object(folder / "config.json")
+    stock = read_object(folder / "config.json")
     if problems := misfits(stock, {"architectures?": list[str] | None, "model_type?": str | None}):
         raise CheckpointError(f"{folder / 'config.json'}: {_some(problems)}")
     found = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
@@ -182,7 +189,7 @@ def read_sidecar(folder: Path) -> dict[str, Any] | None:
     """
     if not (folder / SIDECAR).is_file():
         return None
-    content = _read_object(folder / SIDECAR)
+    content = read_object(folder / SIDECAR)
     problems = newer_format(content, SIDECAR_FORMAT)
     if problems:
         raise CheckpointError(f"{folder / SIDECAR}: {problems[0]}")
@@ -194,7 +201,7 @@ def carried_config(folder: Path) -> dict[str, Any]:
 
     `save(..., extra_config=carried_config(folder))` lets them travel along.
     """
-    checkpoint_config = _read_object(folder / "config.json")
+    checkpoint_config = read_object(folder / "config.json")
     form = find_format(list(open_checkpoint(folder).entries), checkpoint_config)
     known = form.config_to_stock(form.config_from_stock(checkpoint_config))
     ours = {
@@ -243,7 +250,7 @@ def _stated_maps(folder: Path, config: EncoderConfig) -> Maps | None:
 
 def _shards(index: Path) -> list[Path]:
     """Give the shards an index names; raises CheckpointError where one lies elsewhere or is missing."""
-    weight_map = _read_object(index).get("weight_map")
+    weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{index}: expected an object weight_map of tensor to file name")
     names = sorted(set(weight_map.values()))
@@ -317,7 +324,8 @@ def _damaged(file: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Give what a JSON file of a folder says; raises CheckpointError where it is missing, damaged or no object."""
     try:
         value = read_json(path)
     except FileNotFoundError:

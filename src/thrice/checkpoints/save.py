@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,24 +74,31 @@ def save(
         )
     tensors = stock_tensors(encoder, form, stock)
     said = maps_of(form.config_from_stock(stock)) == maps_of(encoder.config)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    clear_partials(folder.parent, folder.name)  # what killed processes left
-    partial = partial_path(folder)
-    partial.mkdir()
-    try:
+    with written_whole(folder) as partial:
         write_json(partial / "config.json", stock)
-        _write_tensors(partial / "model.safetensors", tensors)
+        write_tensors(partial / "model.safetensors", tensors)
         for name, held in (beside or {}).items():
-            _write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
+            write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
         if tokenizer is not None:
             tokenizer.save(partial)
         if sidecar is not None or not said:
             maps = {"attention_map": encoder.config.attention_map, "ffn_map": encoder.config.ffn_map}
             write_json(partial / SIDECAR, {"format": SIDECAR_FORMAT, **maps, **(sidecar or {})})
+    return folder
+
+
+@contextlib.contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Give an empty folder beside a checkpoint's; afterwards it takes its name, or its files those of the one there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    clear_partials(folder.parent, folder.name)  # what killed processes left
+    partial = partial_path(folder)
+    partial.mkdir()
+    try:
+        yield partial
         _move_into_place(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return folder
 
 
 def stock_config(encoder: Encoder, form: Format, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +163,8 @@ def _unsayable(config: EncoderConfig, said: EncoderConfig) -> list[str]:
     ]
 
 
-def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file that transformers accepts, readable like the config.json beside it."""
     from safetensors.torch import save_file
 
     # transformers refuses a file that does not say what wrote it.

@@ -1,15 +1,19 @@
-"""Which model a name means: a folder, a hub id, zoo:NAME or preset:NAME, and a sharing pattern after "+"."""
+"""Which model a name means: a folder, a hub id, zoo:NAME or preset:NAME, stock: before it, a pattern after "+"."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from thrice.errors import CheckpointError, ConfigError, nearest
+from thrice.errors import CheckpointError, ConfigError, SharingError, nearest
 from thrice.model.presets import PRESETS
+
+STOCK = "stock:"
+"""Before a name: take the model as it is, through its own transformers class."""
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -44,13 +48,17 @@ class ModelSource:
     """Sharing pattern after "+", as typed."""
     folder: Path | None
     """Where the files lie; None for a preset, which has random weights."""
+    stock: bool = False
+    """Whether "stock:" stood before the name: the model runs through its own transformers class."""
 
 
 def resolve(name: str) -> ModelSource:
     """Give what a model's name means; files of a hub id are fetched, or found in the hub's cache.
 
-    name: a folder, a hub id, `zoo:NAME` or `preset:NAME`, then optionally "+" and a sharing pattern. A real folder
-    whose own name contains "+" wins. Raises CheckpointError where no such folder, hub id, zoo model or preset exists.
+    name: a folder, a hub id, `zoo:NAME` or `preset:NAME`, then optionally "+" and a sharing pattern, or "stock:" before
+    the first three of them. A real folder whose own name contains "+" or begins with "stock:" wins.
+    Raises CheckpointError where no such folder, hub id, zoo model or preset exists, SharingError for stock: and a
+    pattern together.
 
         >>> resolve("preset:bert-tiny+all").pattern
         'all'
@@ -59,6 +67,8 @@ def resolve(name: str) -> ModelSource:
         raise CheckpointError("an empty name; expected a folder, a hub id, zoo:NAME or preset:NAME")
     if _folder(name) is not None:
         return ModelSource(kind="folder", name=name, pattern=None, folder=_folder(name))
+    if name.startswith(STOCK):
+        return _stock(name.removeprefix(STOCK))
     bare, plus, pattern = name.rpartition("+")
     # A pattern has no slash: "a+b/c" is a path.
     if not plus or "/" in pattern:
@@ -66,6 +76,17 @@ def resolve(name: str) -> ModelSource:
     elif not pattern.strip() or not bare:
         raise CheckpointError(f"{name!r}: expected a model, '+' and a sharing pattern, such as {bare or 'out/'}+none")
     return _without_pattern(bare, pattern or None)
+
+
+def _stock(rest: str) -> ModelSource:
+    source = resolve(rest)
+    if source.pattern is not None:
+        raise SharingError(
+            f"{STOCK}{rest}: a stock class has no sharing patterns; expected {STOCK}{source.name}, or {rest} by itself"
+        )
+    if source.folder is None or source.stock:
+        raise CheckpointError(f"{STOCK}{rest}: expected {STOCK} and a folder, a hub id or zoo:NAME")
+    return dataclasses.replace(source, stock=True)
 
 
 def zoo_names() -> list[str]:

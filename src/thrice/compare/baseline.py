@@ -9,12 +9,12 @@ import numpy as np
 
 from thrice.errors import ConfigError, DataError
 from thrice.finetune import Splits
-from thrice.tasks.base import Task
+from thrice.tasks.base import Prediction, Task
 from thrice.tasks.classification import Classification, Example
 
 
-def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
-    """Give the parts of a result row that depend on the arm: one epoch, its scores and the test scores.
+def run_tfidf(task: Task, splits: Splits, *, seed: int) -> tuple[dict[str, Any], list[Prediction] | None]:
+    """Give the parts of a result row that depend on the arm, of one epoch, and the answers to the test examples.
 
     Characters 1 to 3 long serve every language without a word list; sublinear counts, features seen twice or more.
     The solver is deterministic, so every seed gives the same scores. It reads whole texts, whatever --max-length says;
@@ -40,22 +40,22 @@ def run_tfidf(task: Task, splits: Splits, *, seed: int) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"the tfidf arm finds nothing to learn from in {len(splits.train)} texts: {error}") from error
     seconds = time.perf_counter() - started
-    dev = _score(task, model, splits.dev)
+    dev = task.score(_answers(task, model, splits.dev), splits.dev)
     collapsed = dev.pop("collapsed")
-    test = _score(task, model, splits.test) if splits.test else None
+    answers = _answers(task, model, splits.test) if splits.test else None
+    test = None if answers is None else task.score(answers, splits.test)
     if test is not None:
         test.pop("collapsed")
     epoch = {"epoch": 1, "dev": dev, "seconds": seconds}
-    return {"epochs": [epoch], "best_epoch": 1, "collapsed": collapsed, "test": test}
+    row = {"epochs": [epoch], "best_epoch": 1, "collapsed": collapsed, "test": test, "seconds": seconds}
+    return row, answers
 
 
-def _score(task: Classification, model: Any, examples: list[Example]) -> dict[str, Any]:
+def _answers(task: Classification, model: Any, examples: list[Example]) -> list[Prediction]:
     answers = model.predict([_text(e) for e in examples])
     if task.multi_label:
-        said = [{"prediction": [n for n, flag in zip(task.labels, row, strict=True) if flag]} for row in answers]
-    else:
-        said = [{"prediction": task.labels[i]} for i in answers]
-    return task.score(said, examples)
+        return [{"prediction": [n for n, flag in zip(task.labels, row, strict=True) if flag]} for row in answers]
+    return [{"prediction": task.labels[i]} for i in answers]
 
 
 def _text(example: Example) -> str:

@@ -31,7 +31,7 @@ METHOD = (
 ROUNDS = 8
 
 
-def measure_cost(study: Study, folder: Path, task: Task, splits: Splits) -> dict[str, Any]:
+def measure_cost(study: Study, folder: Path, tasks: dict[str, tuple[Task, Splits]]) -> dict[str, Any]:
     """Measure every arm that cost.json does not have yet, write cost.json, and give it.
 
     Arms are measured together, so one new arm means measuring all again: only interleaved times can be compared.

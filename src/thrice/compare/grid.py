@@ -1,19 +1,20 @@
-"""What a study asks: arms times seeds under one set of data, task and training; and where each cell's files lie."""
+"""What a study asks: arms times tasks times seeds, under one training config; and where each cell's files lie."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from thrice.compare.results import read_object, read_study
-from thrice.errors import ConfigError, DataError
+from thrice.compare.results import FORMAT, read_object, read_study
+from thrice.errors import ConfigError, DataError, nearest
 from thrice.files import write_json
 from thrice.finetune import DataSource
 from thrice.locks import LOCK
@@ -21,27 +22,95 @@ from thrice.schema import misfits
 from thrice.training import TrainingConfig
 
 TFIDF = "tfidf"
-"""Name of the control arm: TF-IDF of character n-grams and logistic regression."""
+"""Model of the control arm: TF-IDF of character n-grams and logistic regression."""
+
+Point = tuple[tuple[str, Any], ...]
+"""One point of an arm's grid: (field of the training config, value) pairs; () where the arm has no grid."""
+
+TRAINING_FIELDS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
+
+
+class Cell(NamedTuple):
+    """One run of a study."""
+
+    arm: str
+    """Name of the arm."""
+    task: str
+    """Name of the task."""
+    seed: int
+    """Draws the head, the order of the examples and dropout, the same ones for every arm."""
+    point: Point = ()
+    """The grid point it is trained at."""
+
+    def __str__(self) -> str:
+        at = "".join(f" {name}={value}" for name, value in self.point)
+        return f"{self.arm} on {self.task}{at} seed {self.seed}"
+
+
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """Give the cell that a result row is of."""
+    return Cell(row["arm"], row["task"], row["seed"], tuple((row.get("point") or {}).items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One model of a study, and what is particular to its training."""
+
+    model: str
+    """As people type it: a folder, a hub id, zoo:NAME, preset:NAME, each perhaps with +PATTERN; or "tfidf"."""
+    name: str = ""
+    """What tables call it; the model's own name where none is given."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Fields of the training config in which this arm differs from the study."""
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Field of the training config -> values that are all tried; the point with the best mean dev score counts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.model)
+        object.__setattr__(self, "grid", {name: tuple(values) for name, values in self.grid.items()})
+
+    @property
+    def points(self) -> list[Point]:
+        """All points of the grid, (()) without one."""
+        axes = [[(name, value) for value in values] for name, values in self.grid.items()]
+        return list(itertools.product(*axes))
+
+
+def arms_of(*models: str) -> tuple[Arm, ...]:
+    """Give an arm for every model's name, trained as the study says."""
+    return tuple(Arm(model=model) for model in models)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTask:
+    """One task of a study: its data, its options and the metric that decides."""
+
+    name: str
+    """What tables call it."""
+    kind: str = "classification"
+    """Name of the task plug-in."""
+    metric: str
+    """Chooses the best epoch."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the plug-in; None values stand for its defaults."""
+    source: DataSource
+    """Where the examples are."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Fields of the training config in which this task differs from the study."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One comparison; everything but the arm and the seed is the same for all cells."""
+    """One comparison; within a task everything but the arm and the seed is the same for all cells."""
 
-    arms: tuple[str, ...]
-    """Model names as people type them, or "tfidf"; the first is what the others are compared with."""
+    arms: tuple[Arm, ...]
+    """What is compared; the first is what the others are compared with."""
+    tasks: tuple[StudyTask, ...]
+    """What the arms are compared on."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Each draws a head, an order of the examples and dropout, the same ones for every arm."""
-    task: str = "classification"
-    """Name of the task."""
-    metric: str
-    """Chooses the best epoch."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of the task; None values stand for its defaults."""
-    source: DataSource
-    """Where the examples are."""
+    """Every arm is trained from each of them on every task."""
     training: TrainingConfig
-    """Of every cell, but for the seed."""
+    """Of every cell, but for its seed and for what its task, its arm and its grid point change, in this order."""
     tokenizer: str | None = None
     """Folder of the tokenizer for arms that have none of their own."""
     threads: int = 1
@@ -50,70 +119,141 @@ class Study:
     """Whether each cell's best model is kept as a stock folder."""
 
     def __post_init__(self) -> None:
-        """Check arms and seeds; raises ConfigError that lists all problems at once."""
-        problems = []
-        for name in ("arms", "seeds"):
-            values = getattr(self, name)
-            if not values:
-                problems.append(f"a study needs at least one of {name}")
-            plain = [os.path.normpath(v) if isinstance(v, str) else v for v in values]  # m1 and m1/ are one folder
-            repeated = sorted({str(v) for v, key in zip(values, plain, strict=True) if plain.count(key) > 1})
-            if repeated:
-                problems.append(f"{name} named twice: {', '.join(repeated)}")
-        if not 1 <= self.threads <= 1024:
-            problems.append(f"threads is {self.threads}, it must lie between 1 and 1024")
+        """Check arms, tasks, seeds and every training config; raises ConfigError that lists all problems at once."""
+        problems = list(_problems(self))
         if problems:
             raise ConfigError("study: " + "; ".join(problems))
 
     @property
-    def cells(self) -> list[tuple[str, int]]:
-        """All (arm, seed), seed by seed, so that a study stopped early still compares all arms."""
-        return [(arm, seed) for seed in self.seeds for arm in self.arms]
+    def cells(self) -> list[Cell]:
+        """All cells, seed by seed, so that a study stopped early still compares all arms."""
+        return [
+            Cell(arm.name, task.name, seed, point)
+            for seed in self.seeds
+            for task in self.tasks
+            for arm in self.arms
+            for point in arm.points
+        ]
+
+    def arm(self, name: str) -> Arm:
+        """Give the arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def task(self, name: str) -> StudyTask:
+        """Give the task of that name."""
+        return next(task for task in self.tasks if task.name == name)
+
+    def training_of(self, cell: Cell) -> TrainingConfig:
+        """Give the training config of one cell, its seed included."""
+        changes = self.task(cell.task).training | self.arm(cell.arm).training | dict(cell.point)
+        return self.training.replace(**changes, seed=cell.seed)
 
     def to_json(self) -> dict[str, Any]:
         """Give the study as JSON values."""
-        return dataclasses.asdict(self)
+        return {"format": FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Study:
         """Give the study that `to_json` wrote; keys beside the study's own are left alone."""
         own = {f.name: value[f.name] for f in dataclasses.fields(cls)}
-        source = dict(value["source"])
-        source["columns"] = None if source["columns"] is None else tuple(source["columns"])
-        return cls(
-            **own
-            | {
-                "arms": tuple(value["arms"]),
-                "seeds": tuple(value["seeds"]),
-                "source": DataSource(**source),
-                "training": TrainingConfig(**value["training"]),
-            }
-        )
+        changes = {
+            "arms": tuple(Arm(**arm) for arm in value["arms"]),
+            "tasks": tuple(_task_from_json(task) for task in value["tasks"]),
+            "seeds": tuple(value["seeds"]),
+            "training": TrainingConfig(**value["training"]),
+        }
+        return cls(**own | changes)
 
 
-def slug(arm: str) -> str:
-    """Give a file name for an arm: readable, and different for different arms."""
-    digest = hashlib.sha256(arm.encode()).hexdigest()[:6]
-    return f"{re.sub(r'[^A-Za-z0-9=.]+', '-', arm).strip('-.')[-60:]}-{digest}"
+def _task_from_json(value: Mapping[str, Any]) -> StudyTask:
+    source = dict(value["source"])
+    source["columns"] = None if source["columns"] is None else tuple(source["columns"])
+    return StudyTask(**{**value, "source": DataSource(**source)})
 
 
-def cell_path(folder: Path, arm: str, seed: int) -> Path:
+def _problems(study: Study) -> Iterator[str]:
+    """Say everything that keeps a study from being one."""
+    seen: dict[str, list[Any]] = {
+        "arms": [os.path.normpath(a.name) for a in study.arms],  # m1 and m1/ are one folder
+        "tasks": [t.name for t in study.tasks],
+        "seeds": list(study.seeds),
+    }
+    for name, values in seen.items():
+        if not values:
+            yield f"a study needs at least one of {name}"
+        said = [arm.name for arm in study.arms] if name == "arms" else values
+        repeated = sorted({str(v) for v, key in zip(said, values, strict=True) if values.count(key) > 1})
+        if repeated:
+            yield f"{name} named twice: {', '.join(repeated)}"
+        if any(isinstance(v, str) and not v.strip() for v in values):
+            yield f"{name} need names that are not empty"
+    if not 1 <= study.threads <= 1024:
+        yield f"threads is {study.threads}, it must lie between 1 and 1024"
+    owners: list[tuple[str, Iterable[str]]] = [(f"arm {a.name}", [*a.training, *a.grid]) for a in study.arms]
+    owners += [(f"task {t.name}", t.training) for t in study.tasks]
+    unknown = [
+        f"{owner}: no training field {name!r}; {nearest(name, TRAINING_FIELDS)}"
+        for owner, names in owners
+        for name in names
+        if name not in TRAINING_FIELDS
+    ]
+    yield from unknown
+    yield from (
+        f"arm {a.name}: tfidf has no training to change"
+        for a in study.arms
+        if a.model == TFIDF and (a.grid or a.training)
+    )
+    yield from (
+        f"arm {a.name}: grid {n} has no values" for a in study.arms for n, values in a.grid.items() if not values
+    )
+    if not unknown:
+        told = set()
+        for cell in study.cells:
+            try:
+                study.training_of(cell)
+            except ConfigError as error:
+                if str(error) not in told:
+                    told.add(str(error))
+                    yield f"{cell}: {error}"
+
+
+def slug(name: str) -> str:
+    """Give a file name for the name of an arm or a task: readable, and different for different names."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9=.]+', '-', name).strip('-.')[-60:]}-{digest}"
+
+
+def cell_name(cell: Cell) -> str:
+    """Give the name of a cell's files, without an ending; cells of a grid say their point."""
+    point = "".join(f"--{name}={value}" for name, value in cell.point)
+    return f"{slug(cell.arm)}--{slug(cell.task)}{re.sub(r'[^A-Za-z0-9=._-]+', '-', point)}--seed-{cell.seed}"
+
+
+def cell_path(folder: Path, cell: Cell) -> Path:
     """Give the result file of a cell."""
-    return folder / "cells" / f"{slug(arm)}--seed-{seed}.json"
+    return folder / "cells" / f"{cell_name(cell)}.json"
 
 
-def work_path(folder: Path, arm: str, seed: int) -> Path:
+def items_path(folder: Path, cell: Cell) -> Path:
+    """Give the file of a cell's answers to the test examples."""
+    return folder / "items" / f"{cell_name(cell)}.parquet"
+
+
+def work_path(folder: Path, cell: Cell) -> Path:
     """Give the folder in which a cell trains until it is finished."""
-    return folder / "work" / f"{slug(arm)}--seed-{seed}"
+    return folder / "work" / cell_name(cell)
 
 
-def model_path(folder: Path, arm: str, seed: int) -> Path:
+def model_path(folder: Path, cell: Cell) -> Path:
     """Give the stock folder of a cell's best model, where models are kept."""
-    return folder / "models" / f"{slug(arm)}--seed-{seed}"
+    return folder / "models" / cell_name(cell)
 
 
-MAY_CHANGE = ("arms", "seeds", "save_models", "command", "machine", "versions", "notes", "made_of")
-"""Keys of study.json that a second start may change; each row keeps the versions it was computed with."""
+MAY_CHANGE = ("arms", "tasks", "seeds", "save_models", "command", "machine", "versions", "notes", "made_of", "data")
+"""Keys of study.json that a second start may change or add to; each row keeps what it was computed with."""
+
+ROOMS = ("cells", "items", "work", "models")
+FILES = ("cost.json", "items.json", "report.html", "report.md", "rows.csv", "rows.parquet", "study.json")
 
 
 def forget_study(folder: Path) -> None:
@@ -124,9 +264,9 @@ def forget_study(folder: Path) -> None:
     if not (folder / "study.json").is_file():
         refuse_foreign(folder)
         return
-    for room in ("cells", "work", "models"):
+    for room in (*ROOMS, "charts"):
         shutil.rmtree(folder / room, ignore_errors=True)
-    for name in ("cost.json", "report.html", "study.json"):
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -140,36 +280,33 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
-    """Write study.json, or check that the folder's study is this one.
+    """Write study.json, or check that the folder's study is this one, perhaps with more arms, tasks or seeds.
 
     facts: data, made_of, machine, versions, command and notes, for the report.
     Raises ConfigError naming what differs where the folder holds another study, or something else.
     """
     path = folder / "study.json"
     value = {**study.to_json(), **facts}
-    if path.exists():
-        before = read_study(folder)
-        own = {k: v for k, v in _plain(value).items() if k not in MAY_CHANGE}
-        # An older study does not name the fields that training had not yet: they had what is their default now.
-        before["training"] = dataclasses.asdict(TrainingConfig()) | before.get("training", {})
-        changed = [k for k, v in own.items() if before.get(k) != v]
-        begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
-        if changed and begun:
-            shown = "; ".join(line for k in changed for line in _differences(k, before.get(k), own[k]))
-            raise ConfigError(
-                f"{folder} holds another study: {shown} - use another --out, or start anew with --restart"
-            )
-        made_of = before.get("made_of", {})
-        other = [arm for arm, parts in value["made_of"].items() if made_of.get(arm, parts) != parts]
-        if other:
-            raise ConfigError(
-                f"{folder}: the weights or the tokenizer of {', '.join(other)} are not those that the study began "
-                "with - use another --out, or start anew with --restart"
-            )
-        value["made_of"] = made_of | value["made_of"]
-    else:
+    if not path.exists():
         refuse_foreign(folder)
-    write_json(path, value)
+        write_json(path, value)
+        return
+    before = read_study(folder)
+    changed = list(_changes(before, _plain(value)))
+    begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
+    if changed and begun:
+        raise ConfigError(
+            f"{folder} holds another study: {'; '.join(changed)} - use another --out, or start anew with --restart"
+        )
+    made_of = before.get("made_of", {})
+    other = [arm for arm, parts in value["made_of"].items() if made_of.get(arm, parts) != parts]
+    if other:
+        raise ConfigError(
+            f"{folder}: the weights or the tokenizer of {', '.join(other)} are not those that the study began "
+            "with - use another --out, or start anew with --restart"
+        )
+    kept = {part: before.get(part, {}) | value[part] for part in ("made_of", "data")}
+    write_json(path, value | kept)
 
 
 def threads_of(folder: Path) -> int | None:
@@ -184,13 +321,31 @@ def threads_of(folder: Path) -> int | None:
     return int(content["threads"])
 
 
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Say in what a study differs from the one its folder began with; arms and tasks that only one has do not count."""
+    # An older study does not name the fields that training had not yet: they had what is their default now.
+    defaults = dataclasses.asdict(TrainingConfig())
+    held = {**before, "training": defaults | before.get("training", {})}
+    for key in (key for key in now if key not in MAY_CHANGE):
+        yield from _differences(key, held.get(key), now[key])
+    for room, free in (("arms", ("grid",)), ("tasks", ())):
+        known = {entry["name"]: entry for entry in before.get(room, ())}
+        for entry in now[room]:
+            old = known.get(entry["name"], entry)
+            for key in entry:
+                if key not in free:
+                    yield from _differences(f"{room}.{entry['name']}.{key}", old.get(key), entry[key])
+    for name, parts in now.get("data", {}).items():
+        yield from _differences(f"data.{name}", before.get("data", {}).get(name, parts), parts)
+
+
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:
     """Say in which places two JSON values differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
                 yield from _differences(f"{name}.{key}", before.get(key), now.get(key))
-    else:
+    elif before != now:
         yield f"{name} was {before!r} and is {now!r}"
 
 

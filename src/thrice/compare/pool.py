@@ -18,19 +18,22 @@ from thrice.training.interrupt import Request, interruptible, obey
 
 
 def in_pool(
-    compute: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, jobs: int, look: Callable[[], None]
+    compute: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, jobs: int, threads: int, look: Callable[[], None]
 ) -> Generator[Any, None, None]:
     """Give what a function gives for each call, made in processes of their own, in the order in which they end.
 
-    look: called about once a second. A call that fails stops the others, which save what they are at, and raises its
-    error. On a first Ctrl-C or SIGTERM the calls in work save and stop, those that ended instead are given, and
-    Interrupted is raised; a second one waits for nobody. Raises TrainingError where a process was killed.
+    threads: cores that a process keeps to itself, where there are enough of them for all, so that cells do not disturb
+    each other's clocks. look: called about once a second. A call that fails stops the others, which save what they are
+    at, and raises its error. On a first Ctrl-C or SIGTERM the calls in work save and stop, those that ended instead are
+    given, and Interrupted is raised; a second one waits for nobody. Raises TrainingError where a process was killed.
     """
     context = multiprocessing.get_context("spawn")  # a forked torch inherits thread pools that are not there
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(
-        min(jobs, len(calls) or 1), mp_context=context, initializer=_become_worker, initargs=(os.getpid(),)
-    )
+    jobs = min(jobs, len(calls) or 1)
+    places = context.SimpleQueue()
+    for place in _places(jobs, threads):
+        places.put(place)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_become_worker, initargs=(os.getpid(), places))
     request = Request()
     try:
         with interruptible() as request:
@@ -69,12 +72,24 @@ def _workers(others: list[BaseProcess]) -> list[BaseProcess]:
     return [process for process in multiprocessing.active_children() if process not in others]
 
 
-def _become_worker(parent: int) -> None:
-    """Stop when the parent says so, and do not outlive it.
+def _places(jobs: int, threads: int) -> list[set[int]]:
+    """Give the cores of each worker: some of its own, or all of them where they do not go round."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [set()] * jobs
+    cores = sorted(os.sched_getaffinity(0))
+    if jobs * threads > len(cores):
+        return [set(cores)] * jobs
+    return [set(cores[i * threads : (i + 1) * threads]) for i in range(jobs)]
+
+
+def _become_worker(parent: int, places: Any) -> None:
+    """Keep to cores of one's own, stop when the parent says so, and do not outlive it.
 
     A worker whose parent was killed would go on training in folders that the next start uses.
     """
     obey()
+    if place := places.get():
+        os.sched_setaffinity(0, place)
 
     def watch() -> None:
         while os.getppid() == parent:

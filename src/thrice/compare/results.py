@@ -1,58 +1,78 @@
-"""Reads a study folder and says what came out: the JSON of `thrice compare --json` and `thrice report --json`.
+"""Reads a study folder, every file of it checked.
 
-A study folder holds `study.json` (what was asked), `cells/*.json` (one finished cell each, one row) and, once measured,
-`cost.json`. Names of arms are never used as paths: rows are found by listing `cells/`.
+A study folder holds `study.json` (what was asked), `cells/*.json` (one finished cell each, one row) and, once all cells
+are done, `items.json` (differences over test examples) and `cost.json`. Names of arms are never used as paths: rows are
+found by listing `cells/`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from thrice.compare.statistics import paired_difference, summary
 from thrice.errors import DataError
 from thrice.files import read_json
 from thrice.schema import misfits, newer_format
 
 Row = dict[str, Any]
 
-SCORES = ("best_dev", "epoch1_dev", "test")
-
-COST = (
+COST_OF_ARM = (
     "parameters_stored",
     "parameters_called",
     "file_bytes",
+    "file_bytes_float16",
+    "file_bytes_int8",
+    "flops_per_token",
+    "flops_per_token_training",
+    "flops_tokens",
+    "latency_short_ms",
+    "latency_long_ms",
+    "prediction_tokens_per_second",
+    "training_tokens_per_second",
+    "memory",
     "peak_memory_bytes",
-    "seconds_per_epoch",
-    "step_ms",
 )
+COST_OF_TASK = ("seconds_per_epoch", "step_ms")
 
-FORMAT = 1
-"""Newest format of these files that is read; a file that does not say its own has format 1."""
+FORMAT = 2
+"""Format of these files that is written and read; a file that does not say its own has format 1."""
 
 STUDY = {
-    "task": str,
-    "metric": str,
-    "arms": list[str | dict[str, Any]],
+    "arms": list[dict[str, Any]],
+    "tasks": list[dict[str, Any]],
     "seeds": list[int],
     "training?": dict[str, Any],
     "data?": dict[str, Any] | None,
     "notes?": list[str] | None,
     "command?": str | list[str] | None,
 }
+ARM = {"name": str, "model": str, "grid?": dict[str, list[Any]], "training?": dict[str, Any]}
+TASK = {"name": str, "kind": str, "metric": str}
 
-MEASURED = {"method?": str | None, "arms?": dict[str, dict[str, Any] | None] | None}
-STEP = {"median": float, "values": list[float]}
-MEASURED_ARM = {f"{name}?": float | None for name in COST}
-"""Of every arm; its step_ms is a STEP."""
+MEASURED = {
+    "method?": str | None,
+    "arms?": dict[str, dict[str, Any] | None] | None,
+    "tasks?": dict[str, dict[str, dict[str, Any] | None]] | None,
+    "control?": dict[str, Any] | None,
+}
+MANY = {
+    "step_ms": {"median": float, "values": list[float]},
+    "latency_short_ms": {"p50": float, "p95": float},
+    "latency_long_ms": {"p50": float, "p95": float},
+    "memory": dict[str, float | None],
+}
+"""Costs that are several numbers; every other one is a number."""
+
+ITEMS = {"tasks": dict[str, dict[str, Any]]}
 
 ROW = {
     "arm": str,
+    "task": str,
     "seed": int,
     "metric": str,
+    "point?": dict[str, Any],
     "epochs": list[Any],
     "best_epoch": int,
     "best_dev": float,
@@ -68,7 +88,7 @@ def read_rows(study: Path) -> list[Row]:
     """
     rows: list[Row] = []
     problems: list[str] = []
-    owners: dict[tuple[str, int], str] = {}
+    owners: dict[Any, str] = {}
     for path in sorted((Path(study) / "cells").glob("*.json")):
         try:
             row = read_json(path)
@@ -79,9 +99,10 @@ def read_rows(study: Path) -> list[Row]:
         if wrong:
             problems.append(f"{path}: {', '.join(wrong)}")
             continue
-        owner = owners.setdefault((row["arm"], row["seed"]), path.name)
+        owner = owners.setdefault(key_of(row), path.name)
         if owner != path.name:
-            problems.append(f"{path}: holds arm {row['arm']!r}, seed {row['seed']}, and so does {owner}")
+            cell = f"arm {row['arm']!r}, task {row['task']!r}, seed {row['seed']}"
+            problems.append(f"{path}: holds {cell}, and so does {owner}")
             continue
         rows.append(row)
     if problems:
@@ -103,8 +124,9 @@ def read_study(study: Path) -> dict[str, Any]:
     _check_format(path, content)
     problems = misfits(content, STUDY)
     if not problems:
-        named = [(f"arms[{place}]", arm) for place, arm in enumerate(content["arms"]) if not isinstance(arm, str)]
-        problems = [problem for place, arm in named for problem in misfits(arm, {"name": str}, place=place)]
+        for room, wanted in (("arms", ARM), ("tasks", TASK)):
+            for place, entry in enumerate(content[room]):
+                problems += misfits(entry, wanted, place=f"{room}[{place}]")
     if problems:
         raise DataError(
             f"{path}: {', '.join(problems[:8])} - put back a whole copy, or begin the study anew with --restart"
@@ -113,118 +135,61 @@ def read_study(study: Path) -> dict[str, Any]:
 
 
 def read_cost(study: Path) -> dict[str, Any]:
-    """Give the content of `cost.json`, or no arms where nothing was measured yet."""
+    """Give the content of `cost.json`, or no arms and no tasks where nothing was measured yet."""
     path = Path(study) / "cost.json"
-    content = read_object(path) if path.is_file() else {}
+    content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT}
     _check_format(path, content)
     problems = misfits(content, MEASURED)
     if not problems:
-        arms = (content.get("arms") or {}).items()
-        for arm, held in arms:
-            numbers = {name: value for name, value in (held or {}).items() if name != "step_ms"}
-            problems += misfits(numbers, MEASURED_ARM, place=f"arms.{arm}")
-            step = (held or {}).get("step_ms")
-            problems += misfits(step, STEP, place=f"arms.{arm}.step_ms") if step is not None else []
+        arms: dict[str, Any] = content.get("arms") or {}
+        tasks: dict[str, Any] = content.get("tasks") or {}
+        held: list[tuple[str, tuple[str, ...], Any]] = [(f"arms.{a}", COST_OF_ARM, costs) for a, costs in arms.items()]
+        held += [(f"tasks.{t}.{arm}", COST_OF_TASK, costs) for t, of in tasks.items() for arm, costs in of.items()]
+        for place, names, costs in held:
+            for name in names:
+                wanted = MANY.get(name, float)
+                value = (costs or {}).get(name)
+                problems += [] if value is None else misfits(value, wanted, place=f"{place}.{name}")
     if problems:
         raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study measures again")
-    return {**content, "arms": content.get("arms") or {}}
+    return {**content, "arms": content.get("arms") or {}, "tasks": content.get("tasks") or {}}
 
 
-def summarise(study: Path) -> dict[str, Any]:
-    """Give the whole result of a study as one JSON value, finished or not.
+def read_compared_items(study: Path) -> dict[str, Any]:
+    """Give task -> what `items.json` says of its test examples; nothing where it was not written yet."""
+    path = Path(study) / "items.json"
+    content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT, "tasks": {}}
+    _check_format(path, content)
+    if problems := misfits(content, ITEMS):
+        raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study writes it again")
+    return dict(content["tasks"])
 
-    Keys: `task`, `metric`, `seeds`, `baseline` (the first arm), `cells` {done, planned}, `arms` in the study's order,
-    `cost_method`, `outside` (rows of arms or seeds that the study does not name, left out), `study` (study.json).
-    Each arm: `arm`, `done`, `planned`, `missing` (seeds), `collapsed` (seeds), `runs` (every finished seed with its
-    scores), `cost` (None where not measured), and `best_dev`, `epoch1_dev`, `test` as
-    {mean, std, n, values, seeds, difference}. Collapsed runs stay out of values, means and pairs; they stand in
-    `collapsed` and `runs`. `difference` is {mean, low, high, n} to the baseline over the seeds that both finished
-    without collapse, None for the baseline itself.
-    Raises DataError as the readers do, and where rows chose their best epoch by another metric than the study's.
-    """
-    content = read_study(study)
-    cost = read_cost(study)
-    seeds = list(content["seeds"])
-    names = [arm["name"] if isinstance(arm, Mapping) else arm for arm in content["arms"]]
-    rows = read_rows(study)
-    strangers = sorted({row["metric"] for row in rows} - {content["metric"]})
-    if strangers:
-        raise DataError(
-            f"{study}: study.json chooses epochs by {content['metric']}, rows in cells/ by {', '.join(strangers)} - "
-            "use another folder for another metric"
-        )
-    planned = {(name, seed) for name in names for seed in seeds}
-    cells = {(row["arm"], row["seed"]): row for row in rows}
-    runs = {name: _runs(name, seeds, cells, content["metric"]) for name in names}
-    arms = []
-    for name in names:
-        measured = cost["arms"].get(name) or {}
-        baseline = None if name == names[0] else runs[names[0]]
-        arms.append(
-            {
-                "arm": name,
-                "done": len(runs[name]),
-                "planned": len(seeds),
-                "missing": [seed for seed in seeds if (name, seed) not in cells],
-                "collapsed": [run["seed"] for run in runs[name] if run["collapsed"]],
-                "runs": runs[name],
-                "cost": {**dict.fromkeys(COST), **measured},
-                **{score: _score(runs[name], baseline, score) for score in SCORES},
-            }
-        )
-    return {
-        "task": content["task"],
-        "metric": content["metric"],
-        "seeds": seeds,
-        "baseline": names[0] if names else None,
-        "cells": {"done": sum(arm["done"] for arm in arms), "planned": len(planned)},
-        "arms": arms,
-        "cost_method": cost.get("method"),
-        "outside": [{"arm": arm, "seed": seed} for arm, seed in cells if (arm, seed) not in planned],
-        "study": content,
-    }
+
+def text_of(point: Mapping[str, Any]) -> str:
+    """Give a grid point as text, the same for equal points."""
+    return json.dumps(point, sort_keys=True)
+
+
+def key_of(row: Row) -> tuple[str, str, int, str]:
+    """Give what tells a row from all others."""
+    return row["arm"], row["task"], row["seed"], text_of(row.get("point") or {})
 
 
 def _check_format(path: Path, content: dict[str, Any]) -> None:
     if problems := newer_format(content, FORMAT):
         raise DataError(f"{path}: {problems[0]}")
-
-
-def _runs(arm: str, seeds: list[int], cells: Mapping[tuple[str, int], Row], metric: str) -> list[dict[str, Any]]:
-    """Give every finished seed of one arm: its scores, where it was best and whether it collapsed."""
-    rows = [cells[arm, seed] for seed in seeds if (arm, seed) in cells]
-    return [
-        {
-            "seed": row["seed"],
-            "best_dev": row["best_dev"],
-            "best_epoch": row["best_epoch"],
-            "epoch1_dev": row["epoch1_dev"],
-            "test": (row.get("test") or {}).get(metric),
-            "collapsed": row["collapsed"],
-        }
-        for row in rows
-    ]
-
-
-def _score(runs: list[dict[str, Any]], baseline: list[dict[str, Any]] | None, score: str) -> dict[str, Any]:
-    """Give one score over the seeds that count, and its paired difference to the baseline's runs."""
-    values = _by_seed(runs, score)
-    scored = list(values.values())
-    result = {**dataclasses.asdict(summary(scored)), "values": scored, "seeds": list(values)}
-    if baseline is None:
-        return {**result, "difference": None}
-    others = _by_seed(baseline, score)
-    shared = [seed for seed in values if seed in others]
-    difference = paired_difference([values[seed] for seed in shared], [others[seed] for seed in shared])
-    return {**result, "difference": dataclasses.asdict(difference)}
-
-
-def _by_seed(runs: list[dict[str, Any]], score: str) -> dict[int, float]:
-    return {run["seed"]: run[score] for run in runs if not run["collapsed"] and run[score] is not None}
+    if content.get("format", 1) < FORMAT:
+        raise DataError(
+            f"{path}: written by an older thrice, whose studies had one task; begin the study anew with --restart or "
+            "in another folder"
+        )
 
 
 def _row_problems(row: Any) -> Iterable[str]:
     """Name what keeps a value from being a complete result row."""
+    if isinstance(row, dict) and row.get("format", 1) in range(1, FORMAT):
+        yield "written by an older thrice"
+        return
     yield from newer_format(row, FORMAT) or misfits(row, ROW)
     if not isinstance(row, dict):
         return

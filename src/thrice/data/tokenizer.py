@@ -39,6 +39,8 @@ CLASS_OF_FILE = {
     "spiece.model": "AlbertTokenizer",
     "vocab.json": "RobertaTokenizer",
 }
+# Sentencepiece files whose ids are not their rows, or whose texts are prepared in another way than ALBERT's.
+OTHER_SENTENCEPIECE = {"spm.model": "DeBERTa", "sentencepiece.bpe.model": "XLM-RoBERTa"}
 # Which stock class reads which kind of tokenizer.json; the last one takes any of them as it is.
 STOCK_CLASSES = {"WordPiece": "BertTokenizer", "Unigram": "AlbertTokenizer", "BPE": "RobertaTokenizer"}
 ANY_CLASS = "PreTrainedTokenizerFast"
@@ -61,7 +63,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokenizer:
-    """Texts to ids, for BERT, RoBERTa, ALBERT and ELECTRA."""
+    """Texts to ids, for encoders whose sequences begin and end with a token of their own."""
 
     hf: PreTrainedTokenizerFast
     """The stock tokenizer; gives token_type_ids exactly where pairs have segments."""
@@ -106,10 +108,17 @@ class Tokenizer:
         folder = Path(folder)
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         files = {name: (folder / name).read_bytes() for name in VOCABULARY_FILES if name in names}
-        models = [name for name in names if name.endswith(".model")]
+        models = [name for name in names if name.endswith(".model") and name not in OTHER_SENTENCEPIECE]
         if "spiece.model" not in files and len(models) == 1:
             files["spiece.model"] = (folder / models[0]).read_bytes()
         kinds = _kinds(names, files)
+        others = sorted(set(names) & OTHER_SENTENCEPIECE.keys())
+        if not kinds and others:
+            raise DataError(
+                f"{folder}: {others[0]} is {OTHER_SENTENCEPIECE[others[0]]}'s sentencepiece, and a tokenizer.json is "
+                "expected beside it. - write one with transformers: "
+                f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            )
         if not kinds:
             seen = f"it holds {', '.join(names)}" if names else "it is empty or no folder"
             raise DataError(

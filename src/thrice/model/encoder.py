@@ -35,6 +35,9 @@ class Encoder(nn.Module):
         torch.Size([5, 128])
     """
 
+    packed = True
+    """Whether no padding is computed on."""
+
     def __init__(
         self,
         config: EncoderConfig,
@@ -98,6 +101,12 @@ class Encoder(nn.Module):
             batch = PackedBatch(batch.input_ids, batch.token_type_ids, ranks, batch.lengths, batch.starts)
         return to_padded(self(batch), places, rows=len(input_ids), columns=input_ids.shape[1])
 
+    def classify(self, batch: PackedBatch) -> Tensor:
+        """Give (B, labels), logits of the sequence head in the caller's order; raises ConfigError where it has none."""
+        if "sequence" not in self.heads:
+            raise ConfigError(f"this encoder has no sequence head; it carries: {', '.join(self.heads) or 'none'}")
+        return self.heads["sequence"](self(batch)[batch.starts])
+
     def predict_tokens(self, rows: Tensor) -> Tensor:
         """Give MLM logits (N, V) of gathered rows (N, H); raises ConfigError where the checkpoint has no MLM head."""
         if "mlm" not in self.heads:
@@ -109,6 +118,19 @@ class Encoder(nn.Module):
     def parameter_counts(self) -> tuple[int, int]:
         """Give (stored, called) parameters; see `count_parameters`."""
         return count_parameters(self.config, {name: p.shape for name, p in self.named_parameters()})
+
+    def layer_depths(self) -> dict[str, int]:
+        """Give parameter name -> depth for layer-wise decay: 0 embeddings, 1..N by the last call, N + 1 heads."""
+        maps = {"attention": self.config.attention_map, "ffn": self.config.ffn_map}
+        depths = {}
+        for name, _ in self.named_parameters():
+            room, _, rest = name.partition(".")
+            if room in maps:
+                block = int(rest.partition(".")[0])
+                depths[name] = max(i for i, entry in enumerate(maps[room]) if entry == block) + 1
+            else:
+                depths[name] = 0 if room == "embeddings" else self.config.num_calls + 1
+        return depths
 
     def add_head(
         self, name: str, *, num_labels: int = 2, tied: bool = True, generator: torch.Generator | None = None

@@ -7,6 +7,7 @@ Every head takes the rows it needs and nothing else: first tokens (B, H), predic
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,18 @@ from thrice.model.activations import ACTIVATION
 from thrice.model.config import EncoderConfig
 from thrice.model.dropout import Dropout
 from thrice.model.parts import Linear
+
+
+class HeadConfig(Protocol):
+    """What the token head asks of a config, ours or that of a stock class."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a row."""
+
+    @property
+    def classifier_dropout_prob(self) -> float:
+        """Probability of dropping an entry before the classifier."""
 
 
 class Pooler(nn.Module):
@@ -86,10 +99,10 @@ class TokenClassificationHead(nn.Module):
     On first tokens alone it is the head of the first essay: first token -> softmax, no pooler.
     """
 
-    def __init__(self, config: EncoderConfig, *, num_labels: int = 2) -> None:
+    def __init__(self, config: HeadConfig, *, num_labels: int = 2) -> None:
         super().__init__()
         self.dropout = Dropout(config.classifier_dropout_prob)
-        self.classifier = Linear(config.hidden_size, num_labels)
+        self.classifier: nn.Linear = Linear(config.hidden_size, num_labels)
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows: (N, H). Returns logits (N, num_labels)."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 from thrice.report.charts import learning_curves, score_against_cost
 from thrice.report.page import write_report
 from thrice.report.tables import markdown_table, seed_table, terminal_table
-from thrice.report.verdict import notes, verdict
+from thrice.report.verdict import headline, notes, study_notes, verdict
 
 __all__ = [
+    "headline",
     "learning_curves",
     "markdown_table",
     "notes",
     "score_against_cost",
     "seed_table",
+    "study_notes",
     "terminal_table",
     "verdict",
     "write_report",

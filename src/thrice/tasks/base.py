@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from thrice.data.batching import prediction_batches
 from thrice.data.readers import Table
 from thrice.data.tokenizer import Tokenizer
-from thrice.model.encoder import Encoder
+from thrice.model.stock import AnyEncoder
 
 TASK_HEAD = "task_head.safetensors"
 """The file, beside the stock one, of a head that no stock class has."""
@@ -96,7 +96,7 @@ class Task(ABC):
         """Give the examples as token sequences."""
 
     @abstractmethod
-    def build_head(self, encoder: Encoder, generator: torch.Generator) -> nn.Module | None:
+    def build_head(self, encoder: AnyEncoder, generator: torch.Generator) -> nn.Module | None:
         """Equip an encoder that still carries the checkpoint's heads.
 
         Heads that a stock class has go into `encoder.heads`, so that saving writes them under their stock names; heads
@@ -124,6 +124,21 @@ class Task(ABC):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> dict[str, Any]:
         """Give all `metrics`, details for a report, and "collapsed": whether all answers are in effect one answer."""
 
+    def counts(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> np.ndarray | None:
+        """Give what each example adds to the metrics, (n, k) float64, or None: no interval over test items then.
+
+        A metric is a function of their sum (`from_counts`), which lets a comparison draw other test items.
+        """
+        return None
+
+    def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
+        """Give a metric, (...), from summed counts (..., k): what `score` gives, and 0 where nothing was counted."""
+        raise NotImplementedError(f"{self.name} gives counts and does not say how {metric} follows from them")
+
+    def shown(self, example: Any) -> dict[str, str]:
+        """Give "text", the example as a reader should see it, and "gold", its answer, both whole."""
+        return {"text": str(example), "gold": ""}
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Give what `restore` needs, as JSON values: it travels in the saved folder."""
@@ -137,7 +152,7 @@ class Task(ABC):
     def stock_config(self) -> dict[str, Any]:
         """Give the entries of a stock config.json that the task decides, such as id2label."""
 
-    def validate(self, encoder: Encoder) -> None:  # noqa: B027 - most tasks ask nothing of a checkpoint
+    def validate(self, encoder: AnyEncoder) -> None:  # noqa: B027 - most tasks ask nothing of a checkpoint
         """Raise ConfigError, naming what works, where the task cannot be done with this checkpoint."""
 
 
@@ -149,7 +164,7 @@ class TaskModel(nn.Module):
     seed: draws the head's weights, the same for every encoder of the same width.
     """
 
-    def __init__(self, encoder: Encoder, task: Task, *, seed: int = 0) -> None:
+    def __init__(self, encoder: AnyEncoder, task: Task, *, seed: int = 0) -> None:
         super().__init__()
         task.validate(encoder)
         self.task = task
@@ -159,7 +174,7 @@ class TaskModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.encoder.embeddings.word_embeddings.weight.device
+        return next(self.encoder.parameters()).device
 
     @property
     def gradient_checkpointing(self) -> bool:
@@ -180,19 +195,9 @@ class TaskModel(nn.Module):
 
     def layer_depths(self) -> dict[str, int]:
         """Give parameter name -> depth for layer-wise decay: 0 embeddings, 1..N by the last call, N + 1 heads."""
-        config = self.encoder.config
-        depths = {}
-        for name, _ in self.named_parameters():
-            room, _, rest = name.removeprefix("encoder.").partition(".")
-            if room == "embeddings":
-                depths[name] = 0
-            elif room in ("attention", "ffn") and name.startswith("encoder."):
-                calls = config.attention_map if room == "attention" else config.ffn_map
-                block = int(rest.partition(".")[0])
-                depths[name] = max(i for i, entry in enumerate(calls) if entry == block) + 1
-            else:
-                depths[name] = config.num_calls + 1
-        return depths
+        depths = {f"encoder.{name}": depth for name, depth in self.encoder.layer_depths().items()}
+        top = self.encoder.config.num_calls + 1
+        return {name: depths.get(name, top) for name, _ in self.named_parameters()}
 
     @torch.no_grad()
     def predict(
@@ -224,7 +229,7 @@ class TaskModel(nn.Module):
         return predictions
 
 
-def keep_heads(encoder: Encoder, names: Sequence[str]) -> None:
+def keep_heads(encoder: AnyEncoder, names: Sequence[str]) -> None:
     """Take all heads but these out of the encoder: a head no loss uses would be saved and optimised for nothing."""
     for name in [n for n in encoder.heads if n not in names]:
         del encoder.heads[name]

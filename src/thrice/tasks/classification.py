@@ -18,8 +18,8 @@ from thrice.data.labels import label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
-from thrice.model.encoder import Encoder
 from thrice.model.packing import PackedBatch, pack
+from thrice.model.stock import AnyEncoder
 from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
 HEADS = ("stock", "first-token")
@@ -233,14 +233,14 @@ class Classification(Task):
             targets = np.array([e.labels[0] if e.labels else -100 for e in examples], dtype=np.int64)
         return ClassificationData(encoded, targets, whole=self.long_texts == "chunks")
 
-    def validate(self, encoder: Encoder) -> None:
+    def validate(self, encoder: AnyEncoder) -> None:
         positions = encoder.config.max_length
         if self.max_length > positions:
             raise ConfigError(
                 f"--max-length {self.max_length} is more than the {positions} positions of this checkpoint"
             )
 
-    def build_head(self, encoder: Encoder, generator: torch.Generator) -> None:
+    def build_head(self, encoder: AnyEncoder, generator: torch.Generator) -> None:
         pooler = encoder.heads["pooler"] if "pooler" in encoder.heads else None  # noqa: SIM401 - ModuleDict has no get
         keep_heads(encoder, ())
         if self.head == "first-token":
@@ -253,9 +253,12 @@ class Classification(Task):
             head.dense.load_state_dict(pooler.dense.state_dict())  # type: ignore[union-attr]
 
     def logits(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
-        """Give (B, labels): the head on first tokens, averaged over the chunks of an example."""
-        first = model.encoder(batch.packed)[batch.packed.starts]
-        logits = model.encoder.heads["sequence" if self.head == "stock" else "token"](first)
+        """Give (B, labels), averaged over the chunks of an example."""
+        encoder, packed = model.encoder, batch.packed
+        if self.head == "stock":
+            logits = encoder.classify(packed)
+        else:
+            logits = encoder.heads["token"](encoder(packed)[packed.starts])
         if len(logits) == batch.num_examples:
             return logits
         summed = logits.new_zeros(batch.num_examples, logits.shape[1]).index_add(0, batch.owner, logits)
@@ -299,19 +302,15 @@ class Classification(Task):
         """
         from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 
-        index = {name: i for i, name in enumerate(self.labels)}
         if self.multi_label:
-            gold = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
-            said = np.zeros_like(gold)
-            for i, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-                gold[i, list(example.labels)] = 1
-                said[i, [index[name] for name in prediction["prediction"]]] = 1
+            gold, said = self._sets(predictions, examples)
             return {
                 "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
                 "macro_f1": float(f1_score(gold, said, average="macro", zero_division=0.0)),
                 "accuracy": float((gold == said).all(axis=1).mean()),
                 "collapsed": _collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
             }
+        index = {name: i for i, name in enumerate(self.labels)}
         truths = [example.labels[0] for example in examples]
         answers = [index[prediction["prediction"]] for prediction in predictions]
         known = range(len(self.labels))
@@ -321,6 +320,38 @@ class Classification(Task):
             "confusion": confusion_matrix(truths, answers, labels=known).tolist(),
             "collapsed": _collapsed(answers, truths),
         }
+
+    def counts(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> np.ndarray:
+        """Give (n, 3 * labels + 2): per class rightly said, said, and gold; then whether all is right, and 1."""
+        gold, said = self._sets(predictions, examples)
+        whole = (gold == said).all(axis=1, keepdims=True)
+        return np.hstack([gold * said, said, gold, whole, np.ones_like(whole)]).astype(np.float64)
+
+    def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
+        size = len(self.labels)
+        right, said, gold = (sums[..., part * size : (part + 1) * size] for part in range(3))
+        if metric == "accuracy":
+            return _ratio(sums[..., -2], sums[..., -1])
+        if metric == "micro_f1":
+            return _ratio(2 * right.sum(axis=-1), said.sum(axis=-1) + gold.sum(axis=-1))
+        if metric == "macro_f1":
+            return _ratio(2 * right, said + gold).mean(axis=-1)
+        raise ConfigError(f"metric is {metric!r}; {nearest(metric, self.metrics)}")
+
+    def shown(self, example: Example) -> dict[str, str]:
+        texts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
+        return {"text": " / ".join(texts), "gold": ", ".join(self.labels[i] for i in example.labels)}
+
+    def _sets(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:
+        """Give gold and predicted classes, (n, labels) of 0 and 1 each."""
+        index = {name: i for i, name in enumerate(self.labels)}
+        gold = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
+        said = np.zeros_like(gold)
+        for i, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+            gold[i, list(example.labels)] = 1
+            names = prediction["prediction"] if self.multi_label else [prediction["prediction"]]
+            said[i, [index[name] for name in names]] = 1
+        return gold, said
 
     def settings(self) -> dict[str, Any]:
         return asdict(self)
@@ -375,3 +406,8 @@ def _collapsed(answers: Sequence[Any], truths: Sequence[Any]) -> bool:
     right = sum(a == t for a, t in zip(answers, truths, strict=True))
     varied = len(set(truths)) > 1
     return varied and count >= COLLAPSED_SHARE * len(answers) and right <= sum(t == most for t in truths)
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Give part / whole, 0 where there is no whole."""
+    return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)

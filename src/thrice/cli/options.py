@@ -60,6 +60,7 @@ class RunOptions:
     multi_label: Annotated[bool, _task("Several labels per text.", "--multi-label")] = False
     class_weight: Annotated[str | None, _task("balanced, or name=weight,name=weight")] = None
     metric: Annotated[str | None, _task("Chooses the best epoch: accuracy, macro_f1, ...")] = None
+    option: Annotated[list[str] | None, _task("Any other option of the task: NAME=VALUE.", "--option", "-o")] = None
 
     epochs: Annotated[int, _training("Passes over the training rows.")] = 3
     batch_size: Annotated[int, _training("Examples per optimiser step.")] = 32
@@ -87,7 +88,16 @@ class RunOptions:
         names = ("text_column", "text_pair_column", "label_column", "head", "max_length", "long_texts")
         own = options_of(plugin("tasks", self.task))
         given = {name: getattr(self, name) for name in (*names, "multi_label", "class_weight")}
-        return {name: value for name, value in given.items() if name in own or value != getattr(RunOptions, name)}
+        usual = {name: getattr(RunOptions, name) for name in given}
+        # What was not typed is left to the task, whose default may be another.
+        chosen = {name: value for name, value in given.items() if value != usual[name]}
+        for text in self.option or ():
+            name, equals, value = text.partition("=")
+            name = name.strip().replace("-", "_")
+            if not equals or name not in own:
+                raise ConfigError(f"--option {text!r}: expected NAME=VALUE; {self.task} has {', '.join(own)}")
+            chosen[name] = toml_value(value)
+        return chosen
 
     def training(self) -> dict[str, Any]:
         """Give the fields of a TrainingConfig."""
@@ -132,6 +142,16 @@ def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
 def split_names(columns: str | None) -> tuple[str, ...] | None:
     """Give the names in "text,label"."""
     return None if columns is None else tuple(name.strip() for name in columns.split(","))
+
+
+def toml_value(text: str) -> Any:
+    """Give a typed value: a number, true or false, a list as TOML has them; everything else is text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def cores() -> int:

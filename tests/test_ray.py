@@ -17,10 +17,11 @@ import pytest
 from ray_calls import add, die, fail_beside_a, nothing, pids, report, stubborn, surroundings, until
 from test_compare import comparable, study_of
 
-from thrice.compare import ray_engine, runner
-from thrice.compare.grid import Study, write_study
+from thrice.compare import ray_engine
+from thrice.compare.cells import PATIENCE, run_cell
+from thrice.compare.data import data_facts
+from thrice.compare.grid import StudyTask, arms_of
 from thrice.compare.ray_engine import LONGEST_ROOM, in_ray
-from thrice.compare.runner import PATIENCE, run_cell
 from thrice.errors import ConfigError, Interrupted, TrainingError
 from thrice.finetune import DataSource
 
@@ -35,10 +36,6 @@ def alive(pid: int) -> bool:
 
 def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-def facts_of(study: Study) -> dict[str, Any]:
-    return runner._facts(study, runner._read(study)[1], {}, None)
 
 
 def soon(work: Callable[[], Any]) -> threading.Thread:
@@ -74,15 +71,17 @@ def test_rows_are_those_of_this_process_bit_for_bit(
 
     monkeypatch.chdir(reviews.parent)  # so that a relative name must mean the same to a worker
     source = DataSource(data=reviews.name)
-    study = study_of(tiny_checkpoint, reviews, source=source, arms=(f"{tiny_checkpoint}+none", "tfidf"), seeds=(0,))
+    task = StudyTask(name="reviews", metric="accuracy", options={"max_length": 24}, source=source)
+    study = study_of(
+        tiny_checkpoint, reviews, tasks=(task,), arms=arms_of(f"{tiny_checkpoint}+none", "tfidf"), seeds=(0,)
+    )
     here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        write_study(folder, study, facts_of(study))
-    expected = [run_cell(study, here, *cell) for cell in study.cells]
+    data = data_facts(study)
+    expected = [run_cell(study, here, cell, data[cell.task]) for cell in study.cells]
 
     before = signal.getsignal(signal.SIGTERM)
     looks: list[None] = []
-    calls = [(study, there, *cell) for cell in study.cells]
+    calls = [(study, there, cell, data[cell.task]) for cell in study.cells]
     rows = list(in_ray(run_cell, calls, jobs=2, look=lambda: looks.append(None)))
     assert looks
     assert not ray.is_initialized()
@@ -93,6 +92,7 @@ def test_rows_are_those_of_this_process_bit_for_bit(
 
     assert comparable(sorted(rows, key=place)) == comparable(sorted(expected, key=place))
     assert names(there / "cells") == names(here / "cells")
+    assert names(there / "items") == names(here / "items")
     assert not list(there.glob("work/*"))
 
 

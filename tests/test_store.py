@@ -23,8 +23,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     memory.pseudo_dirs[:] = [""]
 
 
+def study_json(seeds: list[int], *, epochs: int) -> bytes:
+    return json.dumps({"arms": [], "tasks": [], "seeds": seeds, "training": {"epochs": epochs}}).encode()
+
+
 CONTENT = {
-    "study.json": b'{"seeds": [0], "training": {"epochs": 2}}',
+    "study.json": study_json([0], epochs=2),
     "cells/a--seed-0.json": b'{"arm": "a"}',
     "cells/b--seed-0.json": "{'arm': '乙'}".encode(),
     "items/a--seed-0.parquet": b"PAR1\x00\xff",
@@ -81,10 +85,10 @@ def test_an_empty_store_gives_nothing_and_makes_nothing(url: str, tmp_path: Path
 def test_rows_of_another_study_are_not_fetched(url: str, tmp_path: Path) -> None:
     store = Store(url)
     store.push(make(tmp_path / "here", CONTENT), CONTENT)
-    grown = make(tmp_path / "grown", {"study.json": b'{"seeds": [0, 1], "training": {"epochs": 2}}'})
+    grown = make(tmp_path / "grown", {"study.json": study_json([0, 1], epochs=2)})
     assert len(store.pull(grown)) == len(CONTENT) - 1, "more seeds are the same study"
-    other = make(tmp_path / "other", {"study.json": b'{"seeds": [0], "training": {"epochs": 3}}'})
-    with pytest.raises(DataError, match=r"another study than .*other: training.*--restart"):
+    other = make(tmp_path / "other", {"study.json": study_json([0], epochs=3)})
+    with pytest.raises(DataError, match=r"another study than .*training\.epochs was 2 and is 3.*--restart"):
         store.pull(other)
     assert list(content(other)) == ["study.json"]
 
@@ -183,3 +187,9 @@ def test_study_json_is_compared_as_json(url: str, tmp_path: Path) -> None:
     store.push(make(tmp_path / "here", CONTENT), ["study.json"])
     same = json.dumps(json.loads(CONTENT["study.json"]), indent=4).encode()
     assert store.pull(make(tmp_path / "there", {"study.json": same})) == []
+
+
+def test_a_damaged_study_in_the_store_is_told(url: str, tmp_path: Path) -> None:
+    Store(url).push(make(tmp_path / "here", {"study.json": b'{"arms": '}), ["study.json"])
+    with pytest.raises(DataError, match=r"did not give study\.json as one can read it"):
+        Store(url).pull(make(tmp_path / "there", CONTENT))

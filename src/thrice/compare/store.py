@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -11,9 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from thrice.compare.grid import MAY_CHANGE
+from thrice.compare.grid import _changes
 from thrice.errors import ConfigError, DataError
 from thrice.files import read_json, written_beside
+from thrice.training import TrainingConfig
 
 STUDY = "study.json"
 
@@ -108,14 +110,16 @@ class Store:
         """Whether the folder holds no study yet; raises DataError where it holds another one than the store."""
         if not (folder / STUDY).exists():
             return True
-        with self._told(f"give {STUDY}"):
+        with self._told(f"give {STUDY} as one can read it"):
             theirs = json.loads(self._fs.cat_file(f"{self._root}/{STUDY}"))
-        ours = read_json(folder / STUDY)
-        other = [key for key in sorted({*ours, *theirs} - {*MAY_CHANGE}) if ours.get(key) != theirs.get(key)]
-        if other:
+            ours = read_json(folder / STUDY)
+            # Either may be of a time when training had fewer fields.
+            ours["training"] = dataclasses.asdict(TrainingConfig()) | ours["training"]
+            changed = list(_changes(theirs, ours))
+        if changed:
             raise DataError(
-                f"the store {self.url} holds another study than {folder} (other: {', '.join(other)}) - use another "
-                "--store, or start both anew with --restart"
+                f"the store {self.url} holds another study than {folder}: {'; '.join(changed)} - use another --store, "
+                "or start both anew with --restart"
             )
         return False
 

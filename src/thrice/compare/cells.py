@@ -16,6 +16,7 @@ from thrice.compare.data import check_data, facts_of, read_task
 from thrice.compare.facts import machine, versions
 from thrice.compare.grid import TFIDF, Cell, Study, cell_path, items_path, model_path, work_path
 from thrice.compare.items import write_items
+from thrice.compare.memory import forget_peak, status_bytes
 from thrice.compare.results import FORMAT
 from thrice.files import clear_partials, read_json, write_json
 from thrice.finetune import build, save_model, train
@@ -43,6 +44,7 @@ def run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) ->
 
 def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -> Row:
     started = _now()
+    forget_peak()
     arm, asked, config = study.arm(cell.arm), study.task(cell.task), study.training_of(cell)
     task, splits = read_task(asked)
     check_data(splits, data)
@@ -94,6 +96,7 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         "labels": list(getattr(task, "labels", ())),
         "data": facts_of(splits),
         "threads": study.threads,
+        "peak_memory_bytes": _peak_memory(),
         "machine": machine(),
         "versions": versions(),
         "started": started,
@@ -103,6 +106,11 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         write_items(items_path(folder, cell), task, answers, splits.test)
     write_json(cell_path(folder, cell), row)  # last: a row says that all of its cell is there
     return row
+
+
+def _peak_memory() -> int | None:
+    """Give the most memory that this process, or its GPU, held since the cell began; None where nobody can tell."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else status_bytes("VmHWM")
 
 
 def _now() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -116,6 +117,17 @@ def test_no_worker_outlives_a_killed_start(tmp_path: Path) -> None:
         until(lambda: not alive(pid), seconds=PATIENCE)  # as long as the cells of the next start wait for it
 
 
+@pytest.mark.timeout(120)
+def test_a_call_that_needs_too_much_memory_is_given_up_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    low = {"memory_usage_threshold": 0.001, "min_memory_free_bytes": -1, "memory_monitor_refresh_ms": 100}
+    monkeypatch.setattr(ray, "init", functools.partial(ray.init, _system_config=low))
+    monkeypatch.setattr(ray_engine, "RETRIES", 1)
+    with pytest.raises(TrainingError, match=r"perhaps for memory \(.*low on memory.*fewer --jobs"):
+        list(in_ray(report, [(tmp_path, "a")], jobs=1, look=nothing))
+
+
 def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
@@ -193,7 +205,7 @@ def test_a_call_that_kills_every_worker_is_given_up(
     joined: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_engine, "RETRIES", 1)
-    with pytest.raises(TrainingError, match=r"killed 2 times.*fewer --jobs"):
+    with pytest.raises(TrainingError, match=r"killed, and again in 1 new starts.*fewer --jobs"):
         list(in_ray(die, [(tmp_path,)], jobs=1, look=nothing))
     assert (tmp_path / "deaths").read_text() == "xx"
 

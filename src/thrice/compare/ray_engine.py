@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -85,11 +84,10 @@ def in_ray(
             raise Interrupted("stopped at once", signum=request.signum) from None
         finally:
             # After an error the others save what they are at; asked twice to stop, nobody waits for that.
-            if refs and sys.exc_info()[0]:
-                for ref in refs:
-                    ray.cancel(ref, force=request.signum is not None)
-                if request.signum is None:
-                    ray.wait(refs, num_returns=len(refs))
+            for ref in refs:
+                ray.cancel(ref, force=request.signum is not None)
+            if refs and request.signum is None:
+                ray.wait(refs, num_returns=len(refs))
 
 
 def _stopped(ray: Any, refs: list[Any]) -> Generator[Any, None, None]:
@@ -114,8 +112,8 @@ def _result(ray: Any, ref: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise TrainingError(
-            f"a process of the study was killed {RETRIES + 1} times, perhaps for memory ({_first_line(error)}); "
-            "finished cells are kept - start the same command again, with fewer --jobs"
+            f"a process of the study was killed, and again in {RETRIES} new starts, perhaps for memory "
+            f"({_first_line(error)}); finished cells are kept - start the same command again, with fewer --jobs"
         ) from error
 
 
@@ -179,13 +177,12 @@ def _joined(ray: Any, address: str | None, *, jobs: int, cpus: int, gpus: float)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     room = None
     try:
-        with _signals_kept():
+        # Ray's own default makes a call that needs too much memory anew for ever.
+        with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0", RAY_task_oom_retries=str(RETRIES)):
             if address is None:
                 room = _short_room()
                 settings |= {"num_cpus": jobs * cpus, "include_dashboard": False, "_temp_dir": str(room)}
-                settings |= {"object_store_memory": STORE_BYTES}
-                with _environment(RAY_USAGE_STATS_ENABLED="0"):
-                    ray.init(address="local", **settings)
+                ray.init(address="local", object_store_memory=STORE_BYTES, **settings)
             else:
                 _connect(ray, address, settings)
         if address is None and ray.cluster_resources().get("GPU", 0) < gpus:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from thrice.compare.grid import _changes
+from thrice.compare.grid import changes
 from thrice.errors import ConfigError, DataError
 from thrice.files import read_json, written_beside
 from thrice.training import TrainingConfig
@@ -115,7 +115,7 @@ class Store:
             ours = read_json(folder / STUDY)
             # Either may be of a time when training had fewer fields.
             ours["training"] = dataclasses.asdict(TrainingConfig()) | ours["training"]
-            changed = list(_changes(theirs, ours))
+            changed = list(changes(theirs, ours))
         if changed:
             raise DataError(
                 f"the store {self.url} holds another study than {folder}: {'; '.join(changed)} - use another --store, "

@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "report": {"errors", "files"},
     "zoo": set(),
+    "hub": {"compare", "report", "errors", "files"},
     "demo": {"compare", "finetune", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
 }

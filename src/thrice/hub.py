@@ -66,7 +66,7 @@ def push(folder: str | Path, repo: str, *, private: bool = True) -> str:
 
 def _study(folder: Path, repo: str) -> tuple[list[Path], str]:
     from thrice.compare.summary import summarise
-    from thrice.report import tables
+    from thrice.report.markdown import markdown_report
 
     if not any((folder / name).is_file() for name in ("report.html", "report.md")):
         raise ConfigError(f"{folder} holds a study and no report yet: thrice report {folder}")
@@ -77,7 +77,7 @@ def _study(folder: Path, repo: str) -> tuple[list[Path], str]:
     if (folder / "report.md").is_file():
         body = (folder / "report.md").read_text(encoding="utf-8")
     else:
-        body = "\n".join([f"# {folder.resolve().name}\n", *map(tables.markdown_table, summary["tasks"])])
+        body = markdown_report(summary)
     return files, _card(repo, body, results)
 
 

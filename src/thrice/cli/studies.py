@@ -147,10 +147,11 @@ def compare(
 @app.command()
 def report(
     study: Annotated[Path, typer.Argument(help="Folder of a study, finished or not.", show_default=False)],
+    charts: Annotated[bool, typer.Option("--charts", help="Write every picture as PNG and SVG too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a study's tables and write its report.html, one page that opens offline."""
-    _show_study(study, as_json=as_json)
+    """Print a study's tables; write report.html, a page that opens offline, report.md, rows.csv and rows.parquet."""
+    _show_study(study, as_json=as_json, charts=charts)
 
 
 @app.command()
@@ -318,23 +319,20 @@ def _run_study(
     _show_study(folder, as_json=as_json)
 
 
-def _show_study(folder: Path, *, as_json: bool) -> None:
+def _show_study(folder: Path, *, as_json: bool, charts: bool = False) -> None:
     from thrice.compare.results import read_rows
     from thrice.compare.summary import summarise
-    from thrice.report.page import write_report
-    from thrice.report.tables import seed_table, terminal_table
-    from thrice.report.verdict import notes, verdict
+    from thrice.report.folder import write_all
+    from thrice.report.terminal import terminal_report
 
     summary = summarise(folder)
-    page = write_report(summary, read_rows(folder), folder / "report.html")
+    written = write_all(summary, read_rows(folder), folder, pictures=charts)
     if as_json:
         print(json.dumps(summary, ensure_ascii=False))
         return
-    screen.out.print(terminal_table(summary, width=screen.out.width))
-    screen.out.print(seed_table(summary, width=screen.out.width))
-    for line in (verdict(summary), *notes(summary), *summary["study"].get("notes", ())):
-        screen.out.print(line, markup=False, highlight=False)
-    screen.out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+    terminal_report(summary, screen.out)
+    for name, path in written.items():
+        screen.out.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _typed() -> str:

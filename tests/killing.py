@@ -42,7 +42,7 @@ from thrice.tasks.base import TaskModel
 from thrice.training import TrainingConfig, resume
 
 PHASES = ("elsewhere", "resuming", "training", "evaluating", "saving", "writing the model", "clearing away")
-TIMES = ("seconds", "eval_seconds", "started", "finished", "save_every_steps", "peak_memory_bytes")
+TIMES = ("seconds", "eval_seconds", "started", "finished", "save_every_steps", "process_peak_bytes")
 TRAINING = {"epochs": 2, "batch_size": 8, "learning_rate": 5e-3}
 MOST_A_CHAIN = 4
 

@@ -145,6 +145,12 @@ def full_study(folder: Path, *, arms: Sequence[str] = ARMS) -> Path:
             "classification": {
                 "items": 1000,
                 "resamples": 2000,
+                "of": [
+                    f"{arm} on classification seed {row['seed']}"
+                    for arm in arms
+                    for row in rows
+                    if row["arm"] == arm and not row["collapsed"]
+                ],
                 "arms": {arm: {"mean": 0.004, "low": -0.006, "high": 0.014} for arm in arms[1:]},
                 "disagreements": [
                     {

@@ -12,6 +12,7 @@ import pytest
 from studies import ARMS, full_study, make_row, write_study
 
 from thrice.compare import summary
+from thrice.compare.cell import cell_of
 
 EVIL = "<script>alert(1)</script>"
 TASKS = {"tnews": "accuracy", "afqmc": "macro_f1"}
@@ -63,6 +64,11 @@ def two_tasks(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), text: str = "ç‰
     cost, items = (json.loads((known / name).read_text(encoding="utf-8")) for name in ("cost.json", "items.json"))
     of, first = cost["tasks"]["classification"], items["tasks"]["classification"]
     other = {**first, "disagreements": [{**item, "text": text} for item in first["disagreements"]]}
+    for task, found in zip(TASKS, (first, other), strict=True):
+        # The better point of a grid is the chosen one.
+        counts = [row for row in rows if row["task"] == task and not row["collapsed"]]
+        counts = [row for row in counts if row["point"] in ({}, {"learning_rate": GRID["learning_rate"][-1]})]
+        found["of"] = [str(cell_of(row)) for arm in ARMS for row in counts if row["arm"] == arm]
     return write_study(
         folder / "study",
         rows,

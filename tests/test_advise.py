@@ -9,9 +9,7 @@ import pytest
 from parts import Scores, make_part, make_summary
 
 from thrice.compare.advise import advise
-from thrice.compare.candidates import IN_PER_CENT
 from thrice.errors import ConfigError
-from thrice.report import tables
 
 ALL, FREE, BIG = "nano", "nano+none", "base"
 
@@ -279,7 +277,3 @@ def test_tasks_without_a_common_scale_are_not_averaged() -> None:
 def test_limits_that_are_no_limits_are_refused_all_at_once() -> None:
     with pytest.raises(ConfigError, match=r"max_latency_ms is -1.*min_score is nan"):
         advice(CLOSE, max_latency_ms=-1.0, min_score=float("nan"))
-
-
-def test_advice_and_report_agree_on_what_is_read_in_per_cent() -> None:
-    assert all(tables.percent(metric) for metric in IN_PER_CENT)

@@ -12,12 +12,12 @@ from test_compare import study_of
 from test_loop import Killed, Toy, fit_toy, read_log, toy_config, without_times
 from torch import Tensor
 
-from thrice.compare import cost
-from thrice.compare.grid import write_study
+from thrice.compare.grid import arms_of, write_study
 from thrice.errors import ConfigError
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
 from thrice.model.packing import pack
+from thrice.tasks.base import TaskModel
 from thrice.training import TrainingConfig
 
 TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14, 15, 16], [17]]
@@ -114,41 +114,41 @@ def test_a_model_that_cannot_compute_twice_is_refused(tmp_path: Path) -> None:
 def test_what_a_study_measures_is_what_it_trains_with(
     tiny_checkpoint: Path, reviews: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from thrice.compare.memory import training_memory
+    from thrice.compare.timing import step_times
+    from thrice.finetune import DataSource, build, read_splits
+
     seen: list[bool] = []
+    right = TaskModel.loss
 
-    def watched(model: Any, *arguments: Any) -> float:
+    def watched(model: TaskModel, batch: Any) -> Any:
         seen.append(model.gradient_checkpointing)
-        return 1.0
+        return right(model, batch)
 
-    monkeypatch.setattr(cost, "_step", watched)
-    arm = str(tiny_checkpoint)
-    study = study_of(tiny_checkpoint, reviews, arms=(arm,), training=TrainingConfig(gradient_checkpointing=True))
-    cost._measure_here(study, arm)
-    model, _, data = cost_inputs(study, arm)
-    cost._interleaved({arm: model}, {arm: data}, study)
-    assert set(seen) == {True}
-
-
-def cost_inputs(study: Any, arm: str) -> tuple[Any, Any, Any]:
-    """Give the model, the tokenizer and the training data of an arm."""
-    from thrice.finetune import build, read_splits
-
-    task, splits = read_splits(study.task, study.source, study.options)
-    model, tokenizer = build(arm, task, seed=0)
-    return model, tokenizer, task.encode(splits.train, tokenizer)
+    monkeypatch.setattr(TaskModel, "loss", watched)
+    task, splits = read_splits("classification", DataSource(data=str(reviews)), {"max_length": 24})
+    config = TrainingConfig(gradient_checkpointing=True)
+    for measure in (
+        lambda model, data: step_times({"a": model}, {"a": data}, {"a": config}, rounds=1),
+        lambda model, data: training_memory(model, data, config),
+    ):
+        model, tokenizer = build(str(tiny_checkpoint), task, seed=0)
+        measure(model, task.encode(splits.train, tokenizer))
+        assert set(seen) == {True}
+        seen.clear()
 
 
 def test_a_study_begun_before_this_option_goes_on(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
-    study = study_of(tiny_checkpoint, reviews, arms=("tfidf",))
-    write_study(tmp_path, study, {"made_of": {}})
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"))
+    write_study(tmp_path, study, {"made_of": {}, "data": {}})
     content = json.loads((tmp_path / "study.json").read_text())
     del content["training"]["gradient_checkpointing"]
     (tmp_path / "study.json").write_text(json.dumps(content))
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "one.json").write_text("{}")
-    write_study(tmp_path, study, {"made_of": {}})
+    write_study(tmp_path, study, {"made_of": {}, "data": {}})
     switched = study_of(
-        tiny_checkpoint, reviews, arms=("tfidf",), training=study.training.replace(gradient_checkpointing=True)
+        tiny_checkpoint, reviews, arms=arms_of("tfidf"), training=study.training.replace(gradient_checkpointing=True)
     )
     with pytest.raises(ConfigError, match="gradient_checkpointing was False and is True"):
-        write_study(tmp_path, switched, {"made_of": {}})
+        write_study(tmp_path, switched, {"made_of": {}, "data": {}})

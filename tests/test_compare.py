@@ -18,7 +18,7 @@ import pytest
 
 from thrice.compare.cells import Copies
 from thrice.compare.grid import Arm, Cell, Study, StudyTask, arms_of, cell_path, slug
-from thrice.compare.results import read_rows
+from thrice.compare.results import read_rows, read_study
 from thrice.compare.runner import Engine, run_study
 from thrice.compare.summary import summarise
 from thrice.errors import ConfigError
@@ -39,7 +39,7 @@ def study_of(checkpoint: Path, reviews: Path, **changes: Any) -> Study:
     return Study(**(values | changes))
 
 
-TIMES = ("seconds", "eval_seconds", "started", "finished", "peak_memory_bytes")
+TIMES = ("seconds", "eval_seconds", "started", "finished", "process_peak_bytes")
 
 
 def comparable(value: Any) -> Any:
@@ -286,7 +286,7 @@ def test_cells_of_a_grid_are_trained_at_its_points_and_last_words_hold() -> None
         training=TrainingConfig(epochs=7, batch_size=8),
     )
     configs = [study.training_of(cell) for cell in study.cells]
-    assert [(c.learning_rate, c.epochs) for c in configs] == [(1e-4, 1), (1e-4, 2), (1e-3, 1), (1e-3, 2)]
+    assert [(c.learning_rate, c.epochs) for c in configs] == [(1e-4, 1), (1e-3, 1), (1e-4, 2), (1e-3, 2)]
     assert {(c.batch_size, c.warmup, c.seed) for c in configs} == {(2, 5, 3)}
     assert len({cell_path(Path(), cell) for cell in study.cells}) == 4
 
@@ -316,14 +316,17 @@ def test_arms_tasks_and_seeds_may_be_added_to_a_study_and_nothing_else_changed(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
-    study = study_of(tiny_checkpoint, reviews, arms=arms_of("tfidf"), seeds=(0,))
+    arms = arms_of("tfidf", f"{tiny_checkpoint}+none")
+    training = TrainingConfig(epochs=1, batch_size=32, max_grad_norm=0.0)
+    study = study_of(tiny_checkpoint, reviews, arms=arms, seeds=(0,), training=training)
     run_study(study, tmp_path / "study")
     (first,) = study.tasks
     both = (first, dataclasses.replace(first, name="again", metric="macro_f1"))
     computed: list[dict] = []
     more = dataclasses.replace(study, tasks=both, seeds=(0, 1))
     run_study(more, tmp_path / "study", on_cell=computed.append)
-    assert [(row["task"], row["seed"]) for row in computed] == [("again", 0), ("reviews", 1), ("again", 1)]
+    assert [(row["task"], row["seed"]) for row in computed[::2]] == [("again", 0), ("reviews", 1), ("again", 1)]
+    assert set(read_study(tmp_path / "study")["made_of"][f"{tiny_checkpoint}+none"]["cut"]) == {"reviews", "again"}
     assert [part["metric"] for part in summarise(tmp_path / "study")["tasks"]] == ["accuracy", "macro_f1"]
     other = dataclasses.replace(study, tasks=(dataclasses.replace(first, options={"max_length": 12}),))
     with pytest.raises(ConfigError, match=r"tasks.reviews.options.max_length was 24 and is 12"):
@@ -370,3 +373,42 @@ def test_a_study_lost_with_its_machine_is_fetched_from_its_store_and_trackers_kn
     with pytest.raises(ConfigError, match="no tracker is called 'tensorbord'"):
         run_study(study, tmp_path / "other", copies=Copies(trackers=("tensorbord",)))
     assert not (tmp_path / "other").exists()
+
+
+def test_a_grid_of_two_fields_in_any_order_is_summed_up_and_gone_on_with(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    training = TrainingConfig(epochs=1, batch_size=32, max_grad_norm=0.0)
+    grid = {"learning_rate": (1e-3, 1e-2), "batch_size": (16, 32)}
+    arms = (Arm(model="tfidf"), Arm(model=f"{tiny_checkpoint}+none", grid=grid))
+    run_study(study_of(tiny_checkpoint, reviews, arms=arms, seeds=(0,), training=training), tmp_path / "study")
+    part = summarise(tmp_path / "study")["tasks"][0]
+    assert len(part["arms"][1]["points"]) == 4
+    if not part["arms"][1]["collapsed"]:
+        assert part["arms"][1]["test"]["difference"]["items"] is not None
+    again = (arms[0], dataclasses.replace(arms[1], grid=dict(reversed(grid.items()))))
+    computed: list[dict] = []
+    study = study_of(tiny_checkpoint, reviews, arms=again, seeds=(0,), training=training)
+    run_study(study, tmp_path / "study", on_cell=computed.append)
+    assert computed == []
+    with pytest.raises(ConfigError, match="grid epochs names a value twice: 1, 1"):
+        study_of(tiny_checkpoint, reviews, arms=(Arm(model="a", grid={"epochs": (1, 1)}),))
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_a_budget_that_is_none_is_refused(tiny_checkpoint: Path, reviews: Path, tmp_path: Path, minutes: float) -> None:
+    with pytest.raises(ConfigError, match="must be above 0"):
+        run_study(study_of(tiny_checkpoint, reviews), tmp_path / "study", minutes=minutes)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_file_that_changed_is_read_anew_in_the_same_process(reviews: Path, tmp_path: Path) -> None:
+    from thrice.compare.data import read_task
+
+    data = tmp_path / "data.csv"
+    shutil.copy(reviews, data)
+    task = StudyTask(name="t", metric="accuracy", source=DataSource(data=str(data)))
+    before = read_task(task)[1].facts["train"]["fingerprint"]
+    data.write_text(data.read_text(encoding="utf-8") + "7,又一条,good\n", encoding="utf-8")
+    assert read_task(task)[1].facts["train"]["fingerprint"] != before

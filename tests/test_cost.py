@@ -285,7 +285,7 @@ def test_what_cannot_be_measured_is_refused(tiny_checkpoint: Path) -> None:
         cost.model_costs([name], max_length=41)
     with pytest.raises(ConfigError, match="--max-length is 2, it must"):
         cost.model_costs([name], max_length=2, timing=False)
-    with pytest.raises(ConfigError, match="at least one model"):
+    with pytest.raises(ConfigError, match="tfidf has no such costs"):
         cost.model_costs(["tfidf"])
 
 

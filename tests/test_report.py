@@ -17,9 +17,9 @@ from studies_of_report import EVIL, TASKS, many_runs, summary_of, two_tasks
 
 from thrice import report
 from thrice.compare.results import read_rows
-from thrice.compare.study_view import read_study
 from thrice.compare.summary import summarise
 from thrice.report import cost, tables
+from thrice.study_result import read_study
 
 
 def part_of(study: Path) -> dict[str, Any]:
@@ -364,5 +364,5 @@ def test_the_report_imports_neither_torch_nor_anything_of_thrice_but_files_and_e
             for name in names:
                 assert name.split(".")[0] not in ("torch", "transformers")
                 assert not name.startswith("thrice") or name.startswith(
-                    ("thrice.report", "thrice.files", "thrice.errors")
+                    ("thrice.report", "thrice.files", "thrice.errors", "thrice.metrics")
                 )

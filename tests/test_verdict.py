@@ -118,7 +118,7 @@ def test_a_headline_counts_tasks_and_averages_nothing() -> None:
         make_part({"a": [0.5], "b": [None]}, task="alone"),
     ]
     assert headline(make_summary(*parts)) == (
-        "Of 6 tasks: b wins on reviews and pairs; a wins on names; no winner is called on news; "
+        "Of 6 tasks: b is above a on reviews and pairs; a is above all others on names; no winner is called on news; "
         "one arm alone has a score on alone; there is no score on later."
     )
     assert headline(make_summary(parts[0])) == verdict(parts[0])

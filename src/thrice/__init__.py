@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thrice.checkpoints import inspect, load, save
-    from thrice.compare.study_view import StudyResult, read_study
     from thrice.errors import ThriceError
     from thrice.model.config import EncoderConfig
     from thrice.model.encoder import Encoder
     from thrice.model.packing import PackedBatch, pack
     from thrice.predict import load_model
     from thrice.sharing import share, unshare
+    from thrice.study_result import StudyResult, read_study
 
 __version__ = "0.1.0"
 
@@ -27,13 +27,13 @@ _HOMES = {
     "Encoder": "thrice.model.encoder",
     "EncoderConfig": "thrice.model.config",
     "PackedBatch": "thrice.model.packing",
-    "StudyResult": "thrice.compare.study_view",
+    "StudyResult": "thrice.study_result",
     "ThriceError": "thrice.errors",
     "inspect": "thrice.checkpoints",
     "load": "thrice.checkpoints",
     "load_model": "thrice.predict",
     "pack": "thrice.model.packing",
-    "read_study": "thrice.compare.study_view",
+    "read_study": "thrice.study_result",
     "save": "thrice.checkpoints",
     "share": "thrice.sharing",
     "unshare": "thrice.sharing",

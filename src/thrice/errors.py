@@ -63,3 +63,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's message, the name of its kind where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

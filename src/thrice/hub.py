@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thrice.errors import CheckpointError, ConfigError, DataError
+from thrice.errors import CheckpointError, ConfigError, DataError, first_line
 from thrice.files import read_json
 
 if TYPE_CHECKING:
@@ -163,16 +163,12 @@ def _told(repo: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise ConfigError(f"{repo!r} is no name of a repo: {_first(error)} - give OWNER/NAME") from error
+        raise ConfigError(f"{repo!r} is no name of a repo: {first_line(error)} - give OWNER/NAME") from error
     except LocalTokenNotFoundError as error:
         raise ConfigError(LOG_IN) from error
     except HfHubHTTPError as error:
         if error.response.status_code == 401:
             raise ConfigError(LOG_IN) from error
-        raise DataError(f"the hub refused {repo}: {_first(error)} - may this token write there?") from error
+        raise DataError(f"the hub refused {repo}: {first_line(error)} - may this token write there?") from error
     except Exception as error:  # of whichever library speaks HTTP for the client
-        raise DataError(f"the hub did not take {repo}: {_first(error)} - start the same command again") from error
-
-
-def _first(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DataError(f"the hub did not take {repo}: {first_line(error)} - start the same command again") from error

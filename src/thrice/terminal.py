@@ -151,7 +151,8 @@ def write_transformed(verb: str, name: str, folder: Path, *, pattern: str, metho
     extra, sidecar = {}, {}
     if source.folder is not None:
         extra = carried_config(source.folder)
-        sidecar = {k: v for k, v in (read_sidecar(source.folder) or {}).items() if not k.endswith("_map")}
+        held = read_sidecar(source.folder) or {}
+        sidecar = {k: v for k, v in held.items() if not k.endswith("_map") and k != "packed"}
     save(encoder, folder, extra_config=extra, tokenizer=tokenizer, sidecar=sidecar or None)
     config, old = encoder.config, before.config
     return {
@@ -276,7 +277,7 @@ def advised(found: dict[str, Any], console: Console) -> None:
 @contextlib.contextmanager
 def study_progress(study: Study, console: Console) -> Iterator[dict[str, Callable[..., None]]]:
     """Draw a study's progress; yields the callbacks of `run_study`."""
-    from thrice.compare.grid import cell_of
+    from thrice.compare.cell import cell_of
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(

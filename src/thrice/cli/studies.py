@@ -83,7 +83,9 @@ def compare(
         list[str] | None, _running("Change STUDY.toml: training.epochs=5, tasks.NAME.data=b.csv", "--set")
     ] = None,
     dry_run: Annotated[bool, _running("Print the plan and stop.", "--dry-run")] = False,
-    minutes: Annotated[float | None, _running("Budget: save and stop after so long; a second start goes on.")] = None,
+    minutes: Annotated[
+        float | None, _running("Budget of the cells: save and stop then; a second start goes on.")
+    ] = None,
     jobs: Annotated[int, _running("Cells at once, each a process.")] = 1,
     threads: Annotated[int | None, _running("Threads per cell \\[default: cores / jobs]")] = None,
     engine: Annotated[str, _running("local, or ray: a Ray cluster, started here or joined.")] = "local",
@@ -110,7 +112,9 @@ def compare(
         raise ConfigError(f"--seeds is {seeds}, it must be at least 1")
     where = Engine(kind=engine, jobs=jobs, address=address, gpus=gpus)
     extra = {"max_grad_norm": max_grad_norm, "layerwise_decay": 1.0 if layerwise_decay is None else layerwise_decay}
-    if len(models) == 1 and models[0].endswith(".toml"):
+    if any(name.lower().endswith(".toml") for name in models):
+        if len(models) > 1:
+            raise ConfigError(f"one study file and nothing beside it, got {' '.join(models)}")
         path = Path(models[0])
         _refuse_beside_file(path, options, {**extra, "grid": grid})
         value, name, folder = read_study_file(path), str(path), folder or Path(path.stem)
@@ -123,13 +127,13 @@ def compare(
     given = {"seeds": seeds, "threads": threads, "save_models": save_models or None}
     value |= {key: entry for key, entry in given.items() if entry is not None}
     value.setdefault("threads", threads_before or max(1, cores() // jobs))
-    minutes = value.pop("budget_minutes", None) if minutes is None else minutes
     study = study_of(value, name=name)
+    minutes = value.get("budget_minutes") if minutes is None else minutes
     copies = Copies(store=store, trackers=tuple(track or ()), project=project)
     for line in _described(study):
         screen.err.print(line, markup=False, highlight=False, soft_wrap=True)
     if dry_run:
-        _show_plan(study, folder, where, as_json=as_json)
+        _show_plan(study, folder, where, restart=restart, as_json=as_json)
         return
     _run_study(
         study,
@@ -224,7 +228,10 @@ def push(
 def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid: list[str]) -> dict[str, Any]:
     """Give what a study's TOML file would say that asks for the same."""
     source = options.source()
-    points = dict(_grid_axis(text) for text in grid)
+    axes = [_grid_axis(text) for text in grid]
+    points = dict(axes)
+    if len(points) < len(axes):
+        raise ConfigError("--grid names a field twice; give all its values at once: --grid epochs=1,2")
     arms = {model: {"model": model, "grid": points} if points and model != "tfidf" else model for model in models}
     if len(arms) < len(models):
         raise ConfigError(f"arms named twice: {', '.join(sorted({m for m in models if models.count(m) > 1}))}")
@@ -265,14 +272,16 @@ def _described(study: Study) -> list[str]:
     return [f"{task.name}: " * several + read_task(task)[0].describe() for task in study.tasks]
 
 
-def _show_plan(study: Study, folder: Path, engine: Engine, *, as_json: bool) -> None:
-    from thrice.compare.facts import made_of
-    from thrice.compare.grid import refuse_foreign
+def _show_plan(study: Study, folder: Path, engine: Engine, *, restart: bool, as_json: bool) -> None:
+    from thrice.compare.facts import made_of, study_facts
+    from thrice.compare.grid import check_study, refuse_foreign
     from thrice.compare.plan import plan_study
 
     refuse_foreign(folder)
-    made_of(study)
-    plan = plan_study(study, folder, engine)
+    facts = study_facts(study, made_of(study), None)
+    if not restart and (folder / "study.json").exists():
+        check_study(folder, study, facts)
+    plan = plan_study(study, folder, engine, restart=restart)
     if as_json:
         print(json.dumps(plan.to_json(), ensure_ascii=False))
         return
@@ -298,7 +307,7 @@ def _run_study(
     from thrice.terminal import study_progress
 
     def plan() -> None:
-        found = plan_study(study, folder, engine)
+        found = plan_study(study, folder, engine, restart=restart)
         if found.missing:
             screen.err.print(found.sentence(study), markup=False, highlight=False, soft_wrap=True)
 

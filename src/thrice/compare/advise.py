@@ -9,9 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thrice.compare.candidates import IN_PER_CENT, SAME_SPEED, Candidate, Scene, candidate_of, cheaper, may_be_equal
+from thrice.compare.candidates import SAME_SPEED, Candidate, Scene, candidate_of, cheaper, may_be_equal
 from thrice.compare.reasons import Limit, caveats, plain, reasons, score_text
 from thrice.errors import ConfigError, nearest
+from thrice.metrics import IN_PER_CENT, metric_name
 
 
 def advise(
@@ -45,7 +46,7 @@ def advise(
     control = ratios.get("latency_long_ms")
     scene = Scene(
         baseline=summary["baseline"],
-        metric=min(metrics).replace("_", " ").replace("f1", "F1") if len(metrics) == 1 else "score",
+        metric=metric_name(min(metrics)) if len(metrics) == 1 else "score",
         per_cent=metrics <= IN_PER_CENT,
         noise=max(SAME_SPEED, abs(control - 1) if control else 0),
     )

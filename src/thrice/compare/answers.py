@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from thrice.compare.data import read_task
-from thrice.compare.grid import Cell, Study, items_path
+from thrice.compare.grid import Study, items_path
 from thrice.compare.items import compare_items, read_items
 from thrice.compare.results import FORMAT, read_compared_items
-from thrice.compare.summary import summarise
+from thrice.compare.summary import counted, summarise
 from thrice.errors import DataError
 from thrice.files import write_json
 
@@ -20,7 +20,7 @@ SEED = 0
 def write_compared_items(study: Study, folder: Path) -> None:
     """Write items.json of a finished study, unless it is there already and of the same cells."""
     path = folder / "items.json"
-    chosen = _chosen(study, folder)
+    chosen = {part["task"]: counted(part["task"], part["arms"]) for part in summarise(folder)["tasks"]}
     of = {task: [str(cell) for cell in cells] for task, cells in chosen.items()}
     if path.is_file() and _made_of(folder) == of:
         return
@@ -34,19 +34,6 @@ def write_compared_items(study: Study, folder: Path) -> None:
         found = compare_items(names, tables, task, splits.test, study.task(name).metric, seed=SEED)
         tasks[name] = {**found, "of": of[name]}
     write_json(path, {"format": FORMAT, "tasks": tasks})
-
-
-def _chosen(study: Study, folder: Path) -> dict[str, list[Cell]]:
-    """Give task -> the cells that count: of the chosen grid points, not collapsed, tested."""
-    return {
-        part["task"]: [
-            Cell(arm["arm"], part["task"], run["seed"], tuple(arm["point"].items()))
-            for arm in part["arms"]
-            for run in arm["runs"]
-            if not run["collapsed"] and run["test"] is not None
-        ]
-        for part in summarise(folder)["tasks"]
-    }
 
 
 def _made_of(folder: Path) -> dict[str, Any]:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from thrice.compare.statistics import Difference, paired_difference
+from thrice.metrics import LARGEST_P
 
-# Scores between 0 and 1 that people read in per cent, as the report has them; only these may be averaged over tasks.
-IN_PER_CENT = frozenset({"accuracy", "exact_match", "f1", "macro_f1", "micro_f1", "precision", "recall"})
-
-LARGEST_P = 0.05
 SAME_SPEED = 0.05
 """Relative difference of measured times and memory that counts as none, more where the A/A control differs by more."""
 SAME_FILE = 0.01

@@ -123,7 +123,7 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         "labels": list(getattr(task, "labels", ())),
         "data": facts_of(splits),
         "threads": study.threads,
-        "peak_memory_bytes": _peak_memory(),
+        "process_peak_bytes": _peak_memory(),
         "machine": machine(),
         "versions": versions(),
         "started": started,

@@ -50,32 +50,42 @@ Numbers = dict[str, Any]
 _AGAIN = ""
 
 
-def measure_cost(study: Study, folder: Path, tasks: Mapping[str, tuple[Task, Splits]]) -> Numbers:
+def measure_cost(
+    study: Study,
+    folder: Path,
+    tasks: Mapping[str, tuple[Task, Splits]],
+    points: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> Numbers:
     """Measure all arms on all tasks, write cost.json and give it; one that has all of them already is kept.
 
     tasks: name of the task -> what it learned and its examples. What depends on a task little is measured on the first
     one alone. Arms are measured together, so one new arm means measuring all again: only times taken in turns compare.
+    points: task -> arm -> the grid point at which it is measured; the first one where None.
     """
     path = folder / "cost.json"
     arms = {arm.name: arm for arm in study.arms if arm.model != TFIDF}
     before = _measured_before(path)
-    if set(arms) <= set(before.get("arms", ())) and set(tasks) <= set(before.get("tasks", ())):
+    points = points or {name: {arm.name: dict(arm.points[0]) for arm in arms.values()} for name in tasks}
+    known = before.get("points", {})
+    if all(known.get(name, {}).get(arm) == points[name][arm] for name in tasks for arm in arms):
         return before
     torch.set_num_threads(study.threads)
     result: Numbers = {"format": FORMAT, "method": METHOD, "threads": study.threads, "arms": {}, "tasks": {}}
+    result["points"] = points
     first = next(iter(tasks))
     for name, (task, splits) in tasks.items():
-        models, data, training = _built(study, arms, name, task, splits, twice=name == first)
+        models, data, training = _built(study, arms, name, task, splits, points, twice=name == first)
         if name == first:
             result |= cost_card(models, data, training)
         else:
             result["tasks"][name] = step_times(models, data, training)
+        models.clear()
     result["tasks"] = {
         name: {arm: {key: costs[key] for key in COST_OF_TASK} for arm, costs in of.items()}
         for name, of in ({first: result["arms"]} | result["tasks"]).items()
     }
     for name, costs in result["arms"].items():
-        asked = {"study": study.to_json(), "arm": name, "task": first}
+        asked = {"study": study.to_json(), "arm": name, "task": first, "points": points}
         costs |= in_own_process(asked, module="thrice.compare.cost", name=name)
         for key in COST_OF_TASK:
             del costs[key]
@@ -102,7 +112,9 @@ def model_costs(
     wanted = [name for name in names if name != TFIDF]
     repeated = sorted({name for name in wanted if wanted.count(name) > 1})
     if repeated or not wanted:
-        raise ConfigError(f"models named twice: {', '.join(repeated)}" if repeated else "cost wants at least one model")
+        raise ConfigError(
+            f"models named twice: {', '.join(repeated)}" if repeated else "name a model; tfidf has no such costs"
+        )
     result: Numbers = {"method": METHOD, "threads": torch.get_num_threads(), "control": None}
     if not timing:
         shapes = {name: config_of(name) or _with_two_classes(name) for name in wanted}
@@ -193,15 +205,23 @@ def _numbers(
 
 
 def _built(
-    study: Study, arms: Mapping[str, Arm], name: str, task: Task, splits: Splits, *, twice: bool = False
+    study: Study,
+    arms: Mapping[str, Arm],
+    name: str,
+    task: Task,
+    splits: Splits,
+    points: Mapping[str, Any],
+    *,
+    twice: bool = False,
 ) -> tuple[dict[str, TaskModel], dict[str, TaskData], dict[str, TrainingConfig]]:
     """Give model, training examples and training config of every arm on one task; twice: the first arm once more."""
     models, data, training = {}, {}, {}
     wanted = dict(arms) | ({_AGAIN: next(iter(arms.values()))} if twice else {})
     for key, arm in wanted.items():
-        training[key] = study.training_of(Cell(arm.name, name, study.seeds[0], arm.points[0]))
+        point = tuple(points[name][arm.name].items())
+        training[key] = study.training_of(Cell(arm.name, name, study.seeds[0], point))
         model, tokenizer = build(arm.model, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-        models[key], data[key] = model.to(_device()), task.encode(splits.train, tokenizer)
+        models[key], data[key] = model.to(training_device()), task.encode(splits.train, tokenizer)
     return models, data, training
 
 
@@ -209,7 +229,7 @@ def _with_two_classes(name: str) -> TaskModel:
     """Give a named model with a classifier of two classes, on the device that training uses."""
     # Its texts are made, not cut, so that max_length has no meaning beyond being one that every model takes.
     task = Classification(labels=("0", "1"), columns=Columns(text="text", label="label"), max_length=3)
-    return TaskModel(load_any(name), task).to(_device())
+    return TaskModel(load_any(name), task).to(training_device())
 
 
 def random_texts(vocab_size: int, *, tokens: int, examples: int = 256) -> ClassificationData:
@@ -242,7 +262,7 @@ def _middle(times: Mapping[str, float]) -> float:
     return times["p50"] if "p50" in times else times["median"]
 
 
-def _device() -> torch.device:
+def training_device() -> torch.device:
     """Give the device that training uses."""
     from accelerate import Accelerator
 
@@ -256,7 +276,7 @@ def _answer(question: Mapping[str, Any]) -> Numbers:
         torch.set_num_threads(study.threads)
         arm = study.arm(question["arm"])
         task, splits = read_task(study.task(question["task"]))
-        models, data, training = _built(study, {arm.name: arm}, question["task"], task, splits)
+        models, data, training = _built(study, {arm.name: arm}, question["task"], task, splits, question["points"])
         model, texts, config = models[arm.name], data[arm.name], training[arm.name]
     else:
         torch.set_num_threads(question["threads"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from thrice.compare.grid import Study, StudyTask
@@ -16,13 +18,24 @@ Facts = dict[str, Any]
 
 
 @functools.lru_cache(maxsize=16)
-def _read(kind: str, source: DataSource, options: str) -> tuple[Task, Splits]:
+def _read(kind: str, source: DataSource, options: str, files: tuple[Any, ...]) -> tuple[Task, Splits]:
+    del files  # a file that changed is another one
     return read_splits(kind, source, json.loads(options))
+
+
+def _files(source: DataSource) -> tuple[Any, ...]:
+    """Give size and time of every file of a source; nothing of what is no file here, such as a hub data set."""
+    found = []
+    for name in (source.data, source.train, source.dev, source.test):
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path(name or "").expanduser().stat()
+            found.append((name, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def read_task(task: StudyTask) -> tuple[Task, Splits]:
     """Give what was learned from a task's training rows, and its examples."""
-    return _read(task.kind, task.source, json.dumps(task.options, sort_keys=True))
+    return _read(task.kind, task.source, json.dumps(task.options, sort_keys=True), _files(task.source))
 
 
 def data_facts(study: Study) -> dict[str, Facts]:

@@ -17,6 +17,7 @@ from thrice.compare.data import data_facts, read_task
 from thrice.compare.grid import TFIDF, Study
 from thrice.errors import ConfigError, ThriceError
 from thrice.finetune import build, cut_note
+from thrice.model.stock import StockEncoder
 from thrice.tasks.base import TaskModel
 
 
@@ -36,7 +37,7 @@ def made_of(study: Study) -> dict[str, dict[str, Any]]:
                 continue
             config = model.encoder.config
             facts = {
-                "weights": _digest(model),
+                "weights": found[arm.name]["weights"] if arm.name in found else _digest(model),
                 "tokenizer": tokenizer.fingerprint,
                 "family": config.family,
                 "packed": model.encoder.packed,
@@ -54,11 +55,14 @@ def made_of(study: Study) -> dict[str, dict[str, Any]]:
 
 def _digest(model: TaskModel) -> str:
     """Give the sha256 of an encoder's weights, the fresh head aside: a name may mean other weights tomorrow."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.encoder.named_parameters()):
-        if not name.startswith("heads."):
-            digest.update(name.encode())
-            digest.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    digest, encoder = hashlib.sha256(), model.encoder
+    if isinstance(encoder, StockEncoder):  # its class draws more than a head where the checkpoint has no pooler
+        held = {name: tensor for name, tensor in encoder.model.state_dict().items() if name in encoder.given}
+    else:
+        held = {name: tensor for name, tensor in encoder.named_parameters() if not name.startswith("heads.")}
+    for name, tensor in sorted(held.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

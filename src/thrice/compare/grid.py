@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from thrice.compare.cell import Cell, Point
 from thrice.compare.results import FORMAT, read_object, read_study
 from thrice.errors import ConfigError, DataError, nearest
 from thrice.files import write_json
@@ -24,32 +25,7 @@ from thrice.training import TrainingConfig
 TFIDF = "tfidf"
 """Model of the control arm: TF-IDF of character n-grams and logistic regression."""
 
-Point = tuple[tuple[str, Any], ...]
-"""One point of an arm's grid: (field of the training config, value) pairs; () where the arm has no grid."""
-
 TRAINING_FIELDS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
-
-
-class Cell(NamedTuple):
-    """One run of a study."""
-
-    arm: str
-    """Name of the arm."""
-    task: str
-    """Name of the task."""
-    seed: int
-    """Draws the head, the order of the examples and dropout, the same ones for every arm."""
-    point: Point = ()
-    """The grid point it is trained at."""
-
-    def __str__(self) -> str:
-        at = "".join(f" {name}={value}" for name, value in self.point)
-        return f"{self.arm} on {self.task}{at} seed {self.seed}"
-
-
-def cell_of(row: Mapping[str, Any]) -> Cell:
-    """Give the cell that a result row is of."""
-    return Cell(row["arm"], row["task"], row["seed"], tuple((row.get("point") or {}).items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +47,8 @@ class Arm:
 
     @property
     def points(self) -> list[Point]:
-        """All points of the grid, (()) without one."""
-        axes = [[(name, value) for value in values] for name, values in self.grid.items()]
+        """All points of the grid, their fields in the order of the alphabet; (()) without one."""
+        axes = [[(name, value) for value in values] for name, values in sorted(self.grid.items())]
         return list(itertools.product(*axes))
 
 
@@ -204,6 +180,12 @@ def _problems(study: Study) -> Iterator[str]:
         if a.model == TFIDF and (a.grid or a.training)
     )
     yield from (
+        f"arm {a.name}: grid {n} names a value twice: {', '.join(map(str, values))}"
+        for a in study.arms
+        for n, values in a.grid.items()
+        if len({str(v) for v in values}) < len(values)
+    )
+    yield from (
         f"arm {a.name}: grid {n} has no values" for a in study.arms for n, values in a.grid.items() if not values
     )
     if not unknown:
@@ -225,8 +207,8 @@ def slug(name: str) -> str:
 
 def cell_name(cell: Cell) -> str:
     """Give the name of a cell's files, without an ending; cells of a grid say their point."""
-    point = "".join(f"--{name}={value}" for name, value in cell.point)
-    return f"{slug(cell.arm)}--{slug(cell.task)}{re.sub(r'[^A-Za-z0-9=._-]+', '-', point)}--seed-{cell.seed}"
+    point = f"--{slug(','.join(f'{name}={value}' for name, value in cell.point))}" if cell.point else ""
+    return f"{slug(cell.arm)}--{slug(cell.task)}{point}--seed-{cell.seed}"
 
 
 def cell_path(folder: Path, cell: Cell) -> Path:
@@ -275,6 +257,10 @@ def refuse_foreign(folder: Path) -> None:
     if (folder / "study.json").is_file():
         return
     ours = re.compile(rf"{re.escape(LOCK)}|\.study\.json\.\d+\.partial")
+    if (folder / "cells").is_dir():
+        raise ConfigError(
+            f"{folder} holds cells and no study.json, without which they say nothing; put it back, or use another --out"
+        )
     if folder.exists() and (not folder.is_dir() or any(not ours.fullmatch(path.name) for path in folder.iterdir())):
         raise ConfigError(f"{folder} is not empty and holds no study; use another --out")
 
@@ -289,24 +275,37 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
     value = {**study.to_json(), **facts}
     if not path.exists():
         refuse_foreign(folder)
-        write_json(path, value)
-        return
+    else:
+        before = check_study(folder, study, facts)
+        made_of = dict(before.get("made_of", {}))
+        for arm, parts in value["made_of"].items():
+            made_of[arm] = parts | {"cut": made_of.get(arm, parts)["cut"] | parts["cut"]}
+        value |= {"made_of": made_of, "data": before.get("data", {}) | value["data"]}
+    write_json(path, value)
+
+
+def check_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the study.json of a folder; raises ConfigError naming what differs where it is of another study."""
     before = read_study(folder)
-    changed = list(changes(before, _plain(value)))
+    changed = list(changes(before, _plain({**study.to_json(), **facts})))
     begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
     if changed and begun:
         raise ConfigError(
             f"{folder} holds another study: {'; '.join(changed)} - use another --out, or start anew with --restart"
         )
     made_of = before.get("made_of", {})
-    other = [arm for arm, parts in value["made_of"].items() if made_of.get(arm, parts) != parts]
+    other = [arm for arm, parts in facts["made_of"].items() if _uncut(made_of.get(arm, parts)) != _uncut(parts)]
     if other:
         raise ConfigError(
             f"{folder}: the weights or the tokenizer of {', '.join(other)} are not those that the study began "
             "with - use another --out, or start anew with --restart"
         )
-    kept = {part: before.get(part, {}) | value[part] for part in ("made_of", "data")}
-    write_json(path, value | kept)
+    return before
+
+
+def _uncut(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what an arm is made of, whatever the tasks: how many texts it cuts depends on them."""
+    return {name: part for name, part in parts.items() if name != "cut"}
 
 
 def threads_of(folder: Path) -> int | None:

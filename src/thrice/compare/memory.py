@@ -24,8 +24,6 @@ from thrice.tasks.base import TaskData, TaskModel
 from thrice.training import TrainingConfig
 from thrice.training.optim import build_optimizer, switch_checkpointing
 
-MEMORY = ("weights", "gradients", "optimizer", "activations")
-
 RETURNED = 65536
 """Bytes from which on a freed block goes back to the system at once (glibc's mallopt(3); without effect elsewhere). As
 a process usually runs, its heap keeps freed blocks in pieces, which made the mark of the same step 0 to 34% higher."""
@@ -129,7 +127,9 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def forget_peak() -> None:
-    """Reset the high-water mark: a new process inherits that of the one which started it (Linux, proc(5))."""
+    """Reset the high-water marks of this process, which a new one inherits (Linux, proc(5)), and of its GPU."""
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from thrice.compare.cell import Cell
+from thrice.compare.cost import training_device
 from thrice.compare.data import read_task
-from thrice.compare.grid import TFIDF, Cell, Study
+from thrice.compare.grid import TFIDF, Study
 from thrice.compare.runner import Engine, missing_cells, steps_of
 from thrice.compare.timing import step_times
 from thrice.finetune import build
@@ -30,8 +32,8 @@ class Plan:
     """Time they will take, side by side; training and evaluation, from steps that were measured here."""
     disk_bytes: int
     """Disk that a run of them needs at most: what is kept, and the saves of the cells in work."""
-    arms: dict[str, dict[str, float]]
-    """Task -> arm -> seconds of one of its cells."""
+    seconds_of: dict[str, dict[str, float]]
+    """Task -> arm -> seconds of one of its cells, the last one."""
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan as JSON values."""
@@ -47,14 +49,15 @@ class Plan:
         return f"plan: {self.cells} cells ({shape}){left}; about {time}, {self.disk_bytes / 1e6:,.0f} MB of disk"
 
 
-def plan_study(study: Study, folder: Path, engine: Engine) -> Plan:
+def plan_study(study: Study, folder: Path, engine: Engine, *, restart: bool = False) -> Plan:
     """Give what is left to do of a study, its time from a few measured steps of every arm on every task.
 
-    Evaluation counts as a third of a training step per token. Raises what building an arm raises.
+    Evaluation counts as a third of a training step per token; a grid's points are taken to cost the same per example.
+    restart: whether what the folder holds will be discarded. Raises what building an arm raises.
     """
-    missing = missing_cells(study, folder)
+    missing = study.cells if restart else missing_cells(study, folder)
     torch.set_num_threads(study.threads)
-    per_cell: dict[tuple[str, str], float] = {}
+    seconds: dict[Cell, float] = {}
     stored: dict[str, int] = {}
     for task in study.tasks:
         learned, splits = read_task(task)
@@ -63,22 +66,27 @@ def plan_study(study: Study, folder: Path, engine: Engine) -> Plan:
             if not own or arm.model == TFIDF:
                 continue
             model, tokenizer = build(arm.model, learned, seed=own[0].seed, tokenizer=study.tokenizer)
+            model.to(training_device())
             train, dev, test = (learned.encode(part, tokenizer) for part in (splits.train, splits.dev, splits.test))
             config = study.training_of(own[0])
             stored[arm.name] = sum(p.numel() * p.element_size() for p in model.parameters())
             measured = step_times({"": model}, {"": train}, {"": config}, rounds=3, seconds=5)[""]
-            epoch = measured["seconds_per_epoch"]
-            share = steps_of(study, own[:1])[0] / -(-len(train) // config.batch_size)
-            answered = dev.lengths.sum() * math.ceil(share) + test.lengths.sum()
-            per_cell[arm.name, task.name] = float(epoch * (share + answered / train.lengths.sum() / 3))
-    total = sum(per_cell.get((cell.arm, cell.task), 0.0) for cell in missing)
+            for cell in own:
+                config = study.training_of(cell)
+                epochs = steps_of(study, [cell])[0] * config.batch_size / len(train)
+                answered = dev.lengths.sum() * math.ceil(epochs) + test.lengths.sum()
+                share = epochs + answered / train.lengths.sum() / 3
+                seconds[cell] = float(measured["seconds_per_epoch"] * share)
+    total = sum(seconds.values())
     return Plan(
         cells=len(study.cells),
         missing=len(missing),
         steps=sum(steps_of(study, missing)),
         seconds=total / max(1, min(engine.jobs, len(missing))),
         disk_bytes=_disk(study, missing, stored, engine),
-        arms={t.name: {a.name: per_cell.get((a.name, t.name), 0.0) for a in study.arms} for t in study.tasks},
+        seconds_of={
+            task.name: {cell.arm: of for cell, of in seconds.items() if cell.task == task.name} for task in study.tasks
+        },
     )
 
 

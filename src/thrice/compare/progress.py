@@ -16,20 +16,28 @@ class Follower:
     """Reads how far the cells in work are from the last line of their logs."""
 
     def __init__(self, folder: Path, cells: Sequence[Cell], on_steps: Callable[[int], None] | None) -> None:
-        self.paths = [work_path(folder, cell) / "train.jsonl" for cell in cells]
+        self.logs = {cell: work_path(folder, cell) / "train.jsonl" for cell in cells}
         self.on_steps = on_steps
-        self.steps: dict[Path, int] = {}
+        self.steps: dict[Cell, int] = {}
         self.done = 0
+        self.lock = threading.Lock()
         self.look(tell=False)
 
     def look(self, *, tell: bool = True) -> None:
         """Tell how many steps were done since the last look."""
-        for log in self.paths:
-            self.steps[log] = max(_last_step(log), self.steps.get(log, 0))
-        done = sum(self.steps.values())
-        if tell and self.on_steps is not None and done > self.done:
-            self.on_steps(done - self.done)
-        self.done = done
+        with self.lock:
+            for cell, log in self.logs.items():
+                self.steps[cell] = max(_last_step(log), self.steps.get(cell, 0))
+            done = sum(self.steps.values())
+            if tell and self.on_steps is not None and done > self.done:
+                self.on_steps(done - self.done)
+            self.done = done
+
+    def finished(self, cell: Cell, steps: int) -> None:
+        """Take the steps of a finished cell, whose log is gone, and tell them."""
+        with self.lock:
+            self.steps[cell] = max(steps, self.steps.get(cell, 0))
+        self.look()
 
     @contextlib.contextmanager
     def in_background(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from thrice.errors import ConfigError, Interrupted, TrainingError
+from thrice.errors import ConfigError, Interrupted, TrainingError, first_line
 from thrice.training.interrupt import Request, interruptible
 
 RETRIES = 3
@@ -56,6 +56,8 @@ def in_ray(
     Raises ConfigError where Ray is not installed, the cluster does not answer, or this machine lacks the GPUs asked
     for; TrainingError where the processes of a call were killed again and again.
     """
+    if not calls:
+        return
     ray = _import_ray()
     with _joined(ray, address, jobs=min(jobs, len(calls) or 1), cpus=cpus, gpus=gpus):
         start = ray.remote(_entrance()).options(
@@ -113,7 +115,7 @@ def _result(ray: Any, ref: Any) -> Any:
     except ray.exceptions.RayError as error:
         raise TrainingError(
             f"a process of the study was killed, and again in {RETRIES} new starts, perhaps for memory "
-            f"({_first_line(error)}); finished cells are kept - start the same command again, with fewer --jobs"
+            f"({first_line(error)}); finished cells are kept - start the same command again, with fewer --jobs"
         ) from error
 
 
@@ -206,7 +208,7 @@ def _connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
         ray.init(address=address, **settings)
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"no Ray cluster could be joined at {address}: {_first_line(error)} - is it running (ray start --head), "
+            f"no Ray cluster could be joined at {address}: {first_line(error)} - is it running (ray start --head), "
             "and of the same versions of Ray and Python? Without an address, Ray is started on this machine"
         ) from error
 
@@ -249,7 +251,3 @@ def _environment(**variables: str) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -44,7 +44,7 @@ STUDY = {
     "tasks": list[dict[str, Any]],
     "seeds": list[int],
     "training?": dict[str, Any],
-    "data?": dict[str, Any] | None,
+    "data?": dict[str, dict[str, Any]] | None,
     "notes?": list[str] | None,
     "command?": str | list[str] | None,
 }
@@ -68,7 +68,22 @@ MANY = {
 MEASURE_AGAIN = "delete it, the command of the study measures again"
 WRITE_AGAIN = "delete it, the command of the study writes it again"
 
+ITEMS_OF_TASK = {
+    "of?": list[str],
+    "items?": int,
+    "arms?": dict[str, dict[str, float]],
+    "disagreements?": list[dict[str, Any]],
+}
+INTERVAL = {"mean": float, "low": float, "high": float}
+DISAGREEMENT = {
+    "index": int,
+    "text": str,
+    "gold": str,
+    "answers": dict[str, list[str]],
+    "right": dict[str, float],
+}
 ITEMS = {"tasks": dict[str, dict[str, Any]]}
+CONTROL = {"arm": str, "ratios": dict[str, float]}
 
 ROW = {
     "arm": str,
@@ -76,6 +91,9 @@ ROW = {
     "seed": int,
     "metric": str,
     "point?": dict[str, Any],
+    "labels?": list[str] | None,
+    "test?": dict[str, Any] | None,
+    "packed?": bool | None,
     "epochs": list[Any],
     "best_epoch": int,
     "best_dev": float,
@@ -146,6 +164,8 @@ def read_cost(study: Path) -> dict[str, Any]:
     if not problems:
         arms: dict[str, Any] = content.get("arms") or {}
         tasks: dict[str, Any] = content.get("tasks") or {}
+        if content.get("control") is not None:
+            problems += misfits(content["control"], CONTROL, place="control")
         held: list[tuple[str, tuple[str, ...], Any]] = [(f"arms.{a}", COST_OF_ARM, costs) for a, costs in arms.items()]
         held += [(f"tasks.{t}.{arm}", COST_OF_TASK, costs) for t, of in tasks.items() for arm, costs in of.items()]
         for place, names, costs in held:
@@ -163,7 +183,16 @@ def read_compared_items(study: Path) -> dict[str, Any]:
     path = Path(study) / "items.json"
     content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT, "tasks": {}}
     _check_format(path, content, WRITE_AGAIN)
-    if problems := misfits(content, ITEMS):
+    problems = misfits(content, ITEMS)
+    for task, of in content["tasks"].items() if not problems else ():
+        place = f"tasks.{task}"
+        problems += misfits(of, ITEMS_OF_TASK, place=place)
+        if not problems:
+            for arm, found in of.get("arms", {}).items():
+                problems += misfits(found, INTERVAL, place=f"{place}.arms.{arm}")
+            for number, item in enumerate(of.get("disagreements", [])):
+                problems += misfits(item, DISAGREEMENT, place=f"{place}.disagreements[{number}]")
+    if problems:
         raise DataError(f"{path}: {', '.join(problems[:8])} - {WRITE_AGAIN}")
     return dict(content["tasks"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.compare.answers import write_compared_items
+from thrice.compare.cell import cell_of
 from thrice.compare.cells import Copies, Row, put_copies, run_cell
 from thrice.compare.cost import measure_cost
 from thrice.compare.data import data_facts, read_task
@@ -21,7 +23,6 @@ from thrice.compare.grid import (
     TFIDF,
     Cell,
     Study,
-    cell_of,
     cell_path,
     forget_study,
     refuse_foreign,
@@ -30,9 +31,11 @@ from thrice.compare.grid import (
 )
 from thrice.compare.pool import in_pool
 from thrice.compare.progress import Follower
+from thrice.compare.results import read_compared_items, read_cost, read_rows
 from thrice.compare.store import Store
+from thrice.compare.summary import summarise
 from thrice.compare.trackers import check_trackers
-from thrice.errors import ConfigError
+from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json
 from thrice.launcher import refuse_several
 from thrice.locks import locked
@@ -109,6 +112,8 @@ def run_study(
     Raises ConfigError where an arm cannot be built or the folder holds another study, and TrainingError where another
     process works in it, before anything is computed; Interrupted on Ctrl-C or SIGTERM, with the cells saved.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes is {minutes}, it must be above 0")
     refuse_several("a study", "give it several cells at a time with --jobs")
     refuse_foreign(folder)
     engine, copies = engine or Engine(), copies or Copies()
@@ -124,6 +129,7 @@ def run_study(
         if store is not None:
             store.push(folder, ["study.json"])
         clear_partials(folder, deep=True)
+        read_rows(folder)  # before anything is computed: a damaged row is told now
         missing = missing_cells(study, folder)
         for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
             if work_path(folder, cell).exists():
@@ -135,6 +141,7 @@ def run_study(
         if on_start is not None:
             on_start(sum(steps_of(study, missing)), follow.done)
         data = data_facts(study)
+        (folder / "work").mkdir(exist_ok=True)  # cells come and go in it at once
         calls = [(study, folder, cell, data[cell.task], copies) for cell in missing]
         with _budget(minutes) as budget, contextlib.closing(engine.compute(study, calls, follow)) as rows:
             for row in rows:
@@ -145,15 +152,19 @@ def run_study(
                         f"the workers of {engine.address} do not share the folder {folder}; give one that they do, "
                         "or --store URL"
                     )
+                follow.finished(cell_of(row), row.get("steps", 0))
                 if on_cell is not None:
                     on_cell(row)
         if budget.is_set():
             return False
+        _drop_damaged(folder)
         write_compared_items(study, folder)
         if any(arm.model != TFIDF for arm in study.arms):
             if on_cost is not None:
                 on_cost()
-            measure_cost(study, folder, {task.name: read_task(task) for task in study.tasks})
+            parts = summarise(folder)["tasks"]
+            points = {part["task"]: {arm["arm"]: arm["point"] for arm in part["arms"]} for part in parts}
+            measure_cost(study, folder, {task.name: read_task(task) for task in study.tasks}, points)
     return True
 
 
@@ -172,14 +183,24 @@ def _budget(minutes: float | None) -> Iterator[threading.Event]:
     timer = threading.Timer(60 * minutes, stop)
     timer.daemon = True
     with orderly_termination():
-        timer.start()
         try:
+            timer.start()
             yield spent
         except KeyboardInterrupt:
             if not spent.is_set():
                 raise
         finally:
             timer.cancel()
+            timer.join()  # one that has rung may be about to send its signal
+
+
+def _drop_damaged(folder: Path) -> None:
+    """Remove what was derived from the cells and cannot be read any more: it is made again."""
+    for name, read in (("cost.json", read_cost), ("items.json", read_compared_items)):
+        try:
+            read(folder)
+        except DataError:
+            (folder / name).unlink()
 
 
 def missing_cells(study: Study, folder: Path) -> list[Cell]:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from thrice.compare.grid import changes
-from thrice.errors import ConfigError, DataError
+from thrice.errors import ConfigError, DataError, first_line
 from thrice.files import read_json, written_beside
 from thrice.training import TrainingConfig
 
@@ -36,6 +36,8 @@ class Store:
         """Find the client for a URL; raises ConfigError where there is none or the URL is none, or holds a password."""
         import fsspec
 
+        if not url.strip():
+            raise ConfigError("--store is empty; give a URL such as s3://bucket/study or file:///mnt/shared/study")
         if _has_password(url):
             raise ConfigError(
                 "--store: the URL holds a password, which study.json and error messages would show; leave it to the "
@@ -45,13 +47,13 @@ class Store:
         try:
             found = fsspec.url_to_fs(url)
         except ImportError as error:
-            raise ConfigError(f"--store {url}: {_said(error)}") from error
+            raise ConfigError(f"--store {url}: {first_line(error)}") from error
         except ValueError as error:
             raise ConfigError(
-                f"--store {url}: {_said(error)} - give a URL such as s3://bucket/study or file:///mnt/shared/study"
+                f"--store {url}: {first_line(error)} - give a URL such as s3://bucket/study or file:///mnt/shared/study"
             ) from error
         except Exception as error:  # every client has errors of its own
-            raise DataError(f"the store {url} does not answer: {_said(error)} - check the address") from error
+            raise DataError(f"the store {url} does not answer: {first_line(error)} - check the address") from error
         self._fs: Any = found[0]
         self._root = str(found[1]).rstrip("/")
         kinds = self._fs.protocol
@@ -148,8 +150,8 @@ class Store:
             yield
         except Exception as error:  # every client has errors of its own
             raise DataError(
-                f"the store {self.url} did not {what}: {_said(error)} - what is finished lies in the study's folder; "
-                "check the address, the credentials in the environment and the space there, and start the same "
+                f"the store {self.url} did not {what}: {first_line(error)} - what is finished lies in the study's "
+                "folder; check the address, the credentials in the environment and the space there, and start the same "
                 "command again"
             ) from error
 
@@ -184,7 +186,3 @@ def _has_password(url: str) -> bool:
         return urlsplit(url).password is not None
     except ValueError:
         return False
-
-
-def _said(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

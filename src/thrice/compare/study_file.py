@@ -24,7 +24,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from thrice.compare.data import read_task
 from thrice.compare.grid import TRAINING_FIELDS, Arm, Study, StudyTask
@@ -149,12 +149,14 @@ def _problems(value: Value) -> Iterator[str]:
         if isinstance(arm, dict):
             yield from _unknown(arm, ARM, f"arms.{label}.")
             yield from misfits(arm, ARM, place=f"arms.{label}")
-            yield from _training_problems({**arm.get("training", {}), **arm.get("grid", {})}, f"arms.{label}")
+            yield from _training_problems(arm.get("training"), f"arms.{label}")
+            yield from _training_problems(arm.get("grid"), f"arms.{label}")
     for label, task in value["tasks"].items():
         kind = plugin("tasks", str(task.get("task", "classification")))
-        allowed = TASK | {f"{option}?": Any for option in options_of(kind)}
+        hints = get_type_hints(kind.learn)
+        allowed = TASK | {f"{option}?": hints.get(option, Any) for option in options_of(kind)}
         yield from _unknown(task, allowed, f"tasks.{label}.")
-        yield from misfits({k: v for k, v in task.items() if v is not None}, TASK, place=f"tasks.{label}")
+        yield from misfits({k: v for k, v in task.items() if v is not None}, allowed, place=f"tasks.{label}")
         yield from _training_problems(task.get("training", {}), f"tasks.{label}")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from thrice.compare.cell import Cell
 from thrice.compare.results import (
     COST_OF_ARM,
     COST_OF_TASK,
@@ -23,6 +24,7 @@ from thrice.compare.results import (
 )
 from thrice.compare.statistics import holm, improvement, paired_difference, seeds_needed, summary
 from thrice.errors import DataError
+from thrice.schema import misfits
 
 SCORES = ("best_dev", "epoch1_dev", "test")
 
@@ -34,7 +36,8 @@ def summarise(study: Path) -> dict[str, Any]:
     study's order, `cost_method`, `cost_control` (the first arm measured twice), `outside` (rows of arms, tasks, seeds
     or grid points that the study does not name, left out), `study` (study.json).
     Each task: `task`, `kind`, `metric`, `labels`, `deciding` (the score that decides: test, or best_dev where nothing
-    was tested), `seeds`, `baseline`, `cells`, `disagreements` and `arms`. Each arm there: `arm`, `model`, `packed`,
+    was tested), `seeds`, `baseline`, `cells`, `best_to_second`, `disagreements` and
+    `arms`. Each arm there: `arm`, `model`, `packed`,
     `done`, `planned`, `missing` (seeds), `collapsed` (seeds), `point` (of its grid, the one with the best mean dev
     score), `points`, `runs` (every finished seed with its scores), `confusion`, `cost` (None where not measured), and
     `best_dev`, `epoch1_dev`, `test` as {mean, std, n, values, seeds, difference}. Collapsed runs stay out of values,
@@ -88,7 +91,7 @@ def summarise(study: Path) -> dict[str, Any]:
 
 
 def _points(arm: Mapping[str, Any]) -> list[str]:
-    """Give the grid points of an arm of study.json, each as the text that `_key` makes of it."""
+    """Give the grid points of an arm of study.json, each as `text_of` writes it."""
     grid = arm.get("grid") or {}
     return [text_of(dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
 
@@ -136,6 +139,8 @@ def _part(
     tested = any(run["test"] is not None for arm in arms for run in arm["runs"])
     finished = sum(arm["done"] for arm in arms)
     deciding = "test" if tested or not finished else "best_dev"
+    if items.get("of") != [str(cell) for cell in counted(name, arms)]:
+        items = {}  # they were written before the study grew
     first = _by_seed(arms[0]["runs"], deciding) if arms else {}
     for arm in arms[1:]:
         own = _by_seed(arm["runs"], deciding)
@@ -154,8 +159,30 @@ def _part(
         "baseline": arms[0]["arm"] if arms else None,
         "cells": {"done": finished, "planned": len(arms) * len(seeds)},
         "arms": arms,
+        "best_to_second": _best_to_second(arms, deciding),
         "disagreements": items.get("disagreements") or [],
     }
+
+
+def _best_to_second(arms: list[dict[str, Any]], deciding: str) -> dict[str, Any] | None:
+    """Give the paired difference of the arm with the highest mean to the one with the second, not corrected."""
+    ranked = sorted((a for a in arms if a[deciding]["mean"] is not None), key=lambda a: -a[deciding]["mean"])
+    if len(ranked) < 2:
+        return None
+    best, second = (_by_seed(arm["runs"], deciding) for arm in ranked[:2])
+    shared = [seed for seed in best if seed in second]
+    difference = paired_difference([best[seed] for seed in shared], [second[seed] for seed in shared])
+    return {"best": ranked[0]["arm"], "second": ranked[1]["arm"], **dataclasses.asdict(difference)}
+
+
+def counted(task: str, arms: list[dict[str, Any]]) -> list[Cell]:
+    """Give the cells of a task whose answers count: of the chosen grid points, not collapsed, tested."""
+    return [
+        Cell(arm["arm"], task, run["seed"], tuple(sorted(arm["point"].items())))
+        for arm in arms
+        for run in arm["runs"]
+        if not run["collapsed"] and run["test"] is not None
+    ]
 
 
 def _correct(parts: list[dict[str, Any]]) -> None:
@@ -174,7 +201,10 @@ def _run(row: Row, metric: str) -> dict[str, Any]:
 def _confusion(rows: list[Row]) -> list[list[int]] | None:
     """Give the sum of the confusion matrices on the test examples over the runs that did not collapse."""
     found = [row["test"].get("confusion") for row in rows if not row["collapsed"] and row.get("test")]
-    if not found or any(matrix is None or len(matrix) != len(found[0]) for matrix in found):
+    if not found or any(misfits(matrix, list[list[int]]) for matrix in found):
+        return None
+    shapes = {tuple(map(len, matrix)) for matrix in found}
+    if len(shapes) > 1 or any(width != len(found[0]) for width in shapes.pop()):
         return None
     return [[sum(counts) for counts in zip(*lines, strict=True)] for lines in zip(*found, strict=True)]
 

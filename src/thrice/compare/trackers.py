@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.compare.grid import slug
-from thrice.errors import ConfigError, TrainingError, nearest
+from thrice.errors import ConfigError, TrainingError, first_line, nearest
 from thrice.files import clear_partials, partial_path
 
 TRACKERS = ("tensorboard", "trackio", "wandb")
@@ -60,7 +60,7 @@ def log_cell(row: Mapping[str, Any], log: Path, *, trackers: Sequence[str], fold
             else:
                 _to_service(tracker, project, name, row, config, points)
         except Exception as error:  # every client has errors of its own
-            said = next(iter(str(error).strip().splitlines()), "")
+            said = first_line(error)
             problems.append(f"{tracker}: {type(error).__name__}: {said}")
     if problems:
         raise TrainingError(

@@ -116,10 +116,10 @@ def cost_words(summary: Summary) -> list[str]:
         said.append(f"The same model measured twice differs by {by}: smaller differences in time mean nothing.")
     elif any(cost_of(arm["cost"], name) for arm in summary["arms"] for name in TIMES if name in arm["cost"]):
         said.append("No arm was measured twice, so how far times differ by chance is not known.")
-    groups: dict[float, list[Mapping[str, Any]]] = {}
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
     for arm in summary["arms"]:
         if arm["cost"]["parameters_called"] and any(cost_of(arm["cost"], name) for name in tuple(TIMES)[:2]):
-            groups.setdefault(arm["cost"]["parameters_called"], []).append(arm)
+            groups.setdefault((arm["cost"]["parameters_called"], arm["cost"].get("packed")), []).append(arm)
     said += [_same_speed(arms, noises) for arms in groups.values() if len(arms) > 1]
     return said
 

@@ -23,7 +23,7 @@ RUN = (
     "packed",
     "threads",
     "seconds",
-    "peak_memory_bytes",
+    "process_peak_bytes",
     "started",
     "finished",
 )

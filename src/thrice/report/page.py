@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.files import write_atomically
+from thrice.metrics import metric_name
 from thrice.report import charts, cost, facts, tables
 from thrice.report.verdict import headline, verdict
 
@@ -123,7 +124,7 @@ def _task(part: tables.Part, said: Mapping[str, list[str]]) -> dict[str, Any]:
     headers, tried = tables.grid_cells(part)
     return {
         "name": part["task"],
-        "metric": tables.metric_name(part["metric"]),
+        "metric": metric_name(part["metric"]),
         "facts": said.get(part["task"], []),
         "verdict": verdict(part),
         "caption": tables.caption(part),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from thrice.metrics import IN_PER_CENT, metric_name
+
 Summary = Mapping[str, Any]
 Part = Mapping[str, Any]
 Cells = tuple[list[str], list[list[str]]]
@@ -16,9 +18,6 @@ Cells = tuple[list[str], list[list[str]]]
 NOTHING = "—"
 
 SCORE_NAMES = {"best_dev": "best dev", "epoch1_dev": "after epoch 1", "test": "test"}
-
-# Scores between 0 and 1 that people read in per cent; every other metric is printed as it is.
-IN_PER_CENT = frozenset({"accuracy", "exact_match", "f1", "macro_f1", "micro_f1", "precision", "recall"})
 
 
 def percent(metric: str) -> bool:
@@ -29,11 +28,6 @@ def percent(metric: str) -> bool:
 def unit(metric: str) -> str:
     """Give what follows a printed score: a space that does not break and %, or nothing."""
     return "\u00a0%" if percent(metric) else ""
-
-
-def metric_name(metric: str) -> str:
-    """Give a metric's name for a sentence or an axis: macro_f1 -> macro F1."""
-    return metric.replace("_", " ").replace("f1", "F1")
 
 
 def format_score(value: float | None, metric: str) -> str:
@@ -104,17 +98,9 @@ def format_point(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{field}={value}" for field, value in point.items())
 
 
-def deciding(part: Part) -> str:
-    """Give the score that the comparison is decided by: the test score, or best dev where no arm has been tested."""
-    if part.get("deciding"):
-        return str(part["deciding"])
-    tested = any(run["test"] is not None for arm in part["arms"] for run in arm["runs"])
-    return "test" if tested or not part["cells"]["done"] else "best_dev"
-
-
 def result_cells(part: Part) -> Cells:
     """Give headers and one row per arm of the essays' table, with difference and cost."""
-    metric, score = part["metric"], deciding(part)
+    metric, score = part["metric"], part["deciding"]
     headers = [
         "Model",
         f"best dev{unit(metric)}",
@@ -147,7 +133,7 @@ def result_cells(part: Part) -> Cells:
 
 def seed_cells(part: Part) -> Cells:
     """Give headers and one row per arm and planned seed, finished or not."""
-    metric, score = part["metric"], deciding(part)
+    metric, score = part["metric"], part["deciding"]
     headers = [
         "Model",
         "seed",
@@ -183,7 +169,7 @@ def difference_cells(part: Part) -> Cells:
 
     Intervals: over seeds with the test items fixed, and over test items with the seeds fixed.
     """
-    metric, score = part["metric"], deciding(part)
+    metric, score = part["metric"], part["deciding"]
     headers = [
         "Model",
         f"{SCORE_NAMES[score]}: difference to first",
@@ -223,7 +209,7 @@ DIFFERENCES = (
 def overview_cells(summary: Summary) -> Cells:
     """Give headers and one row per arm: the mean of the score that decides, for every task."""
     parts = summary["tasks"]
-    scores = [(part, deciding(part)) for part in parts]
+    scores = [(part, part["deciding"]) for part in parts]
     headers = [
         f"{part['task']}: {SCORE_NAMES[score]} {metric_name(part['metric'])}{unit(part['metric'])}"
         for part, score in scores
@@ -250,7 +236,7 @@ def grid_cells(part: Part) -> Cells:
                 [
                     arm["arm"],
                     format_point(tried["point"]),
-                    f"{tried['done']} of {tried.get('planned', arm['planned'])}",
+                    f"{tried['done']} of {arm['planned']}",
                     format_score(tried["best_dev"], metric),
                     "chosen" if tried["point"] == arm["point"] else "",
                 ]
@@ -277,7 +263,7 @@ def run_cells(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> Cells:
         points.setdefault(_key(row.get("point") or {}), []).append(row)
     listed = []
     for part in parts:
-        metric, score = part["metric"], deciding(part)
+        metric, score = part["metric"], part["deciding"]
         first = {run["seed"]: run for run in part["arms"][0]["runs"]} if part["arms"] else {}
         for place, arm in enumerate(part["arms"]):
             known = found.get((part["task"], arm["arm"]), {})

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from thrice.metrics import LARGEST_P, metric_name
 from thrice.report import tables
 
 Arm = Mapping[str, Any]
-
-LARGEST_P = 0.05
 
 
 def verdict(part: tables.Summary) -> str:
@@ -21,8 +20,8 @@ def verdict(part: tables.Summary) -> str:
     Never more than the statistics say: no winner is called where an interval covers zero, cannot be formed or has no
     width, nor where the p-value, corrected for all comparisons of the study, is 5% or more.
     """
-    metric, score = part["metric"], _deciding(part)
-    what = f"{tables.SCORE_NAMES[score]} {tables.metric_name(metric)}"
+    metric, score = part["metric"], part["deciding"]
+    what = f"{tables.SCORE_NAMES[score]} {metric_name(metric)}"
     best, rivals = _contest(part)
     if best is None:
         done, collapsed = part["cells"]["done"], sum(len(arm["collapsed"]) for arm in part["arms"])
@@ -34,7 +33,7 @@ def verdict(part: tables.Summary) -> str:
     if not rivals:
         return f"{best['arm']} reaches {figure} {what} over {seeds}; no other arm has a score to compare it with."
     opening = f"{best['arm']} has the highest {what}, {figure} over {seeds}"
-    doubts = [(arm, doubt) for arm in rivals if (doubt := _doubt(arm[score]["difference"], metric))]
+    doubts = _doubts(part, best, rivals)
     if doubts:
         more = _seeds_needed([arm[score]["difference"] for arm, _ in doubts])
         if len(rivals) == 1:
@@ -46,7 +45,7 @@ def verdict(part: tables.Summary) -> str:
     if len(rivals) == 1:
         pair = f"the paired difference of {rivals[0]['arm']} to {part['baseline']}"
         difference = rivals[0][score]["difference"]
-        return f"{opening}: {pair} {_stands(difference, metric)}{_other_texts(rivals, score)}."
+        return f"{opening}: {pair} {_stands(difference, metric)}{_other_texts(rivals, score)}{_second(part)}."
     return (
         f"{opening}: the 95% interval of every other arm's paired difference to it excludes zero"
         f"{_other_texts(rivals, score)}."
@@ -54,7 +53,7 @@ def verdict(part: tables.Summary) -> str:
 
 
 def headline(summary: tables.Summary) -> str:
-    """Say in one sentence, for a study of several tasks, who wins on which; of one task, its verdict.
+    """Say in one sentence, for a study of several tasks, who is above the first arm on which; of one, its verdict.
 
     Tasks are counted and never averaged: their metrics are different things.
     """
@@ -69,11 +68,15 @@ def headline(summary: tables.Summary) -> str:
             without.append(part["task"])
         elif not rivals:
             alone.append(part["task"])
-        elif any(_doubt(arm[_deciding(part)]["difference"], part["metric"]) for arm in rivals):
+        elif _doubts(part, best, rivals):
             open_tasks.append(part["task"])
         else:
-            wins.setdefault(best["arm"], []).append(part["task"])
-    said = [f"{arm} wins on {_listed(tasks)}" for arm, tasks in wins.items()]
+            wins.setdefault(best["arm"] + _second(part), []).append(part["task"])
+    said = []
+    for claim, tasks in wins.items():
+        arm, semicolon, second = claim.partition("; ")
+        than = "all others" if arm == summary["baseline"] else summary["baseline"]
+        said.append(f"{arm} is above {than} on {_listed(tasks)}" + (f" ({second})" if semicolon else ""))
     said += [f"no winner is called on {_listed(open_tasks)}"] if open_tasks else []
     said += [f"one arm alone has a score on {_listed(alone)}"] if alone else []
     said += [f"there is no score on {_listed(without)}"] if without else []
@@ -105,16 +108,12 @@ def study_notes(summary: tables.Summary) -> list[str]:
     return [f"Finished cells that study.json no longer names are left out: {', '.join(dict.fromkeys(outside))}."]
 
 
-def _deciding(part: tables.Summary) -> str:
-    return str(part.get("deciding") or tables.deciding(part))
-
-
 def _contest(part: tables.Summary) -> tuple[Arm | None, list[Arm]]:
     """Give the highest arm, None where no arm has a score, and the arms whose difference to the first decides.
 
     Those are the highest arm itself or, where the first arm is highest, all others that have a score.
     """
-    score = _deciding(part)
+    score = part["deciding"]
     measured = [arm for arm in part["arms"] if arm[score]["mean"] is not None]
     if not measured:
         return None, []
@@ -122,6 +121,31 @@ def _contest(part: tables.Summary) -> tuple[Arm | None, list[Arm]]:
     if best["arm"] == part["baseline"]:
         return best, [arm for arm in measured if arm is not best]
     return best, [best] if len(measured) > 1 else []
+
+
+def _doubts(part: tables.Summary, best: Arm, rivals: list[Arm]) -> list[tuple[Arm, str]]:
+    """Give the arms whose difference to the first does not say what the means say, each with the reason."""
+    said = []
+    for arm in rivals:
+        difference = arm[part["deciding"]]["difference"]
+        doubt = _doubt(difference, part["metric"])
+        if doubt is None and (difference["mean"] > 0) != (arm is best):
+            mean = tables.format_signed(difference["mean"], part["metric"])
+            doubt = f"is {mean} over the seeds that both finished, against what the means over all seeds say"
+        if doubt is not None:
+            said.append((arm, doubt))
+    return said
+
+
+def _second(part: tables.Summary) -> str:
+    """Say where the highest arm is not settled against the second, as the end of a sentence."""
+    pair = part.get("best_to_second")
+    if pair is None or pair["second"] == part["baseline"]:
+        return ""
+    low, high = pair["low"], pair["high"]
+    if low is not None and low != high and low > 0:
+        return ""
+    return f"; whether it is above {pair['second']} too is open"
 
 
 def _stands(difference: Mapping[str, Any], metric: str) -> str:

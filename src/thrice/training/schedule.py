@@ -61,6 +61,8 @@ def parse_schedule(text: str, *, total_steps: int, warmup: float) -> Schedule:
 
 def check_schedule(text: str) -> None:
     """Raise ConfigError if the text is neither a name of SCHEDULES nor well-formed points."""
+    if not isinstance(text, str):
+        raise ConfigError(f"schedule is {text!r}, expected a name or points such as 1000:1,2000:0.1")
     if ":" in text:
         parse_points(text)
     elif text not in SCHEDULES:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from thrice.metrics import metric_name
 from thrice.report import tables
 from thrice.report.charts.style import (
     LIGHT,
@@ -65,7 +66,7 @@ def learning_curves(part: tables.Part, rows: Iterable[Mapping[str, Any]], *, col
         axis=alt.Axis(format="d", grid=False, values=list(range(1, last + 1, math.ceil(last / 12)))),
     )
     colour, shape = by_arm(names, colours)
-    name, tip = f"dev {tables.metric_name(metric)}", score_tip(metric)
+    name, tip = f"dev {metric_name(metric)}", score_tip(metric)
     if len(seeds) > MOST_POINTS and counted:
         bands = _bands(counted, last, len(names))
         scores = [point[end] for point in bands for end in ("low", "high")]
@@ -167,7 +168,7 @@ def _points_of_seeds(part: tables.Part, rows: Iterable[Mapping[str, Any]]) -> li
 
 def _title(first: list[Point], metric: str) -> str:
     """first: the means after epoch 1, without arms that have no second."""
-    name, unit = tables.metric_name(metric), tables.unit(metric)
+    name, unit = metric_name(metric), tables.unit(metric)
     if not first:
         return f"Dev {name} by epoch"
     low, high = (choose(first, key=lambda point: point["score"]) for choose in (min, max))

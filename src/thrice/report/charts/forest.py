@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from thrice.metrics import metric_name
 from thrice.report import tables
 from thrice.report.charts.style import LIGHT, Colours, by_arm, dressed, marks, row_names, scaled, score_tip
 
@@ -28,7 +29,7 @@ def differences(parts: Sequence[tables.Part], *, colours: Colours = LIGHT) -> Ch
     points: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
     for part in parts:
-        metric, score = part["metric"], tables.deciding(part)
+        metric, score = part["metric"], part["deciding"]
         for arm in part["arms"][1:]:
             difference = arm[score]["difference"]
             if difference["mean"] is None or len(points) == MOST_ROWS:
@@ -50,7 +51,7 @@ def differences(parts: Sequence[tables.Part], *, colours: Colours = LIGHT) -> Ch
     names = [arm["arm"] for arm in parts[0]["arms"]]
     reach = [0.0, *(point[end] for point in [*points, *items] for end in ENDS)]
     margin = 0.06 * (max(reach) - min(reach)) or 1
-    unit = " in points" if tables.percent(metric) else f" in {tables.metric_name(metric)}"
+    unit = " in points" if tables.percent(metric) else f" in {metric_name(metric)}"
     scale = alt.Scale(domain=[min(reach) - margin, max(reach) + margin], nice=False)
 
     def across(field: str) -> alt.X:

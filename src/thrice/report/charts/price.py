@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thrice.metrics import metric_name
 from thrice.report import tables
 from thrice.report.charts.style import (
     LIGHT,
@@ -61,7 +62,7 @@ def score_against_cost(part: tables.Part, cost: str = "seconds_per_epoch", *, co
     """
     import altair as alt
 
-    metric, score = part["metric"], tables.deciding(part)
+    metric, score = part["metric"], part["deciding"]
     names = [arm["arm"] for arm in part["arms"]]
     measured = [arm for arm in part["arms"] if _drawn(arm, cost, score)]
     if not measured:
@@ -92,7 +93,7 @@ def score_against_cost(part: tables.Part, cost: str = "seconds_per_epoch", *, co
         else alt.Scale(domain=[0, max(costs) * 1.08], nice=False),
         axis=alt.Axis(grid=False, tickCount=8),
     )
-    what = f"{tables.SCORE_NAMES[score]} {tables.metric_name(metric)}"
+    what = f"{tables.SCORE_NAMES[score]} {metric_name(metric)}"
     scores = [point[end] for point in means for end in ("low", "high", "score")]
     y, low_end = score_axis(what, metric, scores), score_axis(what, metric, scores, field="low")
     colour, shape = by_arm(names, colours)
@@ -132,7 +133,7 @@ def pareto_front(means: Sequence[Point]) -> list[Point]:
 
 def not_drawn(part: tables.Part, cost: str) -> list[str]:
     """Name the arms that `score_against_cost` leaves out, for want of a score or of this cost."""
-    score = tables.deciding(part)
+    score = part["deciding"]
     return [arm["arm"] for arm in part["arms"] if not _drawn(arm, cost, score)]
 
 
@@ -145,8 +146,8 @@ def _drawn(arm: Mapping[str, Any], cost: str, score: str) -> bool:
 
 
 def _title(part: tables.Part, measured: Sequence[Mapping[str, Any]], cost: str) -> str:
-    metric, score = part["metric"], tables.deciding(part)
-    opening = f"{tables.SCORE_NAMES[score]} {tables.metric_name(metric)} against {COSTS[cost].name}"
+    metric, score = part["metric"], part["deciding"]
+    opening = f"{tables.SCORE_NAMES[score]} {metric_name(metric)} against {COSTS[cost].name}"
     opening = opening[0].upper() + opening[1:]
     if len(measured) == 1:
         return opening

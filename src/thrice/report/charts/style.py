@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thrice.metrics import metric_name
 from thrice.report import tables
 
 if TYPE_CHECKING:
@@ -112,9 +113,7 @@ def score_axis(name: str, metric: str, scores: Sequence[float], *, field: str = 
 
 def score_tip(metric: str, field: str = "score", title: str = "") -> alt.Tooltip:
     """Give the line of a tooltip that says a score."""
-    return number_tip(
-        field, title or f"{tables.metric_name(metric)}{' %' if tables.percent(metric) else ''}", metric=metric
-    )
+    return number_tip(field, title or f"{metric_name(metric)}{' %' if tables.percent(metric) else ''}", metric=metric)
 
 
 def number_tip(field: str, title: str, *, metric: str | None = None) -> alt.Tooltip:

@@ -85,7 +85,7 @@ def read_study(folder: Path | str) -> StudyResult:
 
 
 def _line(part: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
-    score = tables.deciding(part)
+    score = part["deciding"]
     difference = arm[score]["difference"] or {}
     means = {
         key: value

@@ -17,6 +17,7 @@ from thrice.data.columns import Columns, guess_columns
 from thrice.data.decoding import bytes_of, decoded
 from thrice.data.headers import check_header, check_stated
 from thrice.data.parquet import parquet_blocks
+from thrice.data.squad import begins_like_squad, is_squad, num_questions, squad_rows
 from thrice.errors import ConfigError, DataError, nearest
 
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
@@ -39,7 +40,7 @@ class Table:
     rows: list[dict[str, Cell]]
     """One dict a row, keys in the order of `columns`; a null or missing value has no key."""
     lines: list[int]
-    """Where each row starts: the line of the file from 1; for parquet and hub data sets the row from 1."""
+    """Where each row starts: the line of the file from 1; for parquet, hub data sets and SQuAD the row from 1."""
     source: str
     """File or data set, as the caller named it."""
     fingerprint: str
@@ -73,6 +74,7 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
 
     source: a path ending in .jsonl, .json (lines or one array), .csv, .tsv, each also .gz, or .parquet; where no
         such path exists, the id of a hub data set: "owner/name", "owner/name:config", "owner/name:config@split".
+        A .json file in the shape of SQuAD gives one row a question, see `data.squad`.
     columns: names for a csv or tsv file that has no header row.
     format: "jsonl", "json", "csv", "tsv" or "parquet", for other file names.
 
@@ -254,13 +256,15 @@ DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constan
 
 
 def json_objects(data: bytes, text: str, name: str, *, lines: bool = False) -> Parsed:
-    """Parse JSON lines, or one array of objects; lines: it is known to be lines."""
+    """Parse JSON lines, one array of objects, or one SQuAD-shaped object; lines: it is known to be lines."""
     if not lines and text.lstrip(" \t\r\n").startswith("["):
         try:
             expected = len(DECODER.decode(text))
         except (ValueError, RecursionError) as error:
             raise DataError(f"{name} begins like a JSON array and is none: {error}") from error
         return None, expected, "line", _array_items(text)
+    if not lines and begins_like_squad(text) and (squad := _squad_object(text, name)) is not None:
+        return None, num_questions(squad), "question", squad_rows(squad)
     expected = sum(1 for line in data.split(b"\n") if line.strip(b" \t\r"))
 
     def objects() -> Iterator[tuple[int, Any]]:
@@ -272,6 +276,19 @@ def json_objects(data: bytes, text: str, name: str, *, lines: bool = False) -> P
                     yield number, f"no JSON object: {error}"
 
     return None, expected, "line", objects()
+
+
+def _squad_object(text: str, name: str) -> dict[str, Any] | None:
+    """Give the SQuAD-shaped object that is the whole text; None where the text is lines of other objects."""
+    try:
+        value = DECODER.decode(text)
+        return value if is_squad(value) else None
+    except (ValueError, RecursionError) as error:
+        try:
+            DECODER.decode(text.lstrip().partition("\n")[0])
+        except (ValueError, RecursionError):
+            raise DataError(f"{name} begins like a SQuAD file and is no JSON: {error}") from error
+        return None
 
 
 def _array_items(text: str) -> Iterator[tuple[int, Any]]:

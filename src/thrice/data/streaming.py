@@ -18,6 +18,7 @@ from thrice.data import readers
 from thrice.data.decoding import cannot_be_read, decoded
 from thrice.data.parquet import parquet_blocks
 from thrice.data.readers import Cell, Parsed, Table, raise_for_rows, read_table
+from thrice.data.squad import HEAD, begins_like_squad
 from thrice.errors import ConfigError, DataError
 
 BLOCK_ROWS = 8192
@@ -68,13 +69,13 @@ def stream_rows(
 
     source, columns, format: as `read_table` has them. check: called with every block of the first reading; what it
     raises is raised once the file itself is known to be sound.
-    Lines of json, csv, tsv and parquet need the memory of one block. A JSON array, a hub data set and what cannot be
-    read twice, such as a pipe, are held whole.
+    Lines of json, csv, tsv and parquet need the memory of one block. A JSON array, a SQuAD-shaped file, a hub data set
+    and what cannot be read twice, such as a pipe, are held whole.
     Raises DataError and ConfigError as `read_table` does, all bad rows of the file at once.
     """
     name, path = str(source), Path(source).expanduser()
     kind = readers.format_of(path, format) if path.is_file() else None
-    if kind is None or (kind == "json" and _is_array(path)):
+    if kind is None or (kind == "json" and _is_one_value(path)):
         table = read_table(source, columns=columns, format=format)
         if check is not None:
             check(table)
@@ -221,7 +222,11 @@ def _opened(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
-def _is_array(path: Path) -> bool:
-    """Say whether a JSON file is one array and no lines."""
-    first = next((line for line in _raw_lines(path) if line.strip()), b"")
-    return first.lstrip().startswith(b"[")
+def _is_one_value(path: Path) -> bool:
+    """Say whether a JSON file is one array, or could be one SQuAD-shaped object, and no lines."""
+    head = b""
+    for line in _raw_lines(path):
+        head += line[: HEAD - len(head)] if head or line.strip() else b""
+        if len(head) >= HEAD:
+            break
+    return head.lstrip().startswith(b"[") or begins_like_squad(head.decode(errors="replace"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thrice.checkpoints import load
+from thrice.checkpoints import load_any
 from thrice.data.readers import Table
 from thrice.data.tokenizer import Tokenizer
 from thrice.finetune import save_model
@@ -23,7 +23,7 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
 
     perfect: gives, from an example, the prediction that says exactly its gold answer.
     """
-    encoder = load(str(checkpoint))
+    encoder = load_any(str(checkpoint))
     tokenizer = Tokenizer.from_folder(checkpoint, vocab_size=encoder.config.vocab_size)
     examples = task.read(table)
     assert len(examples) == len(table.rows)
@@ -93,6 +93,10 @@ def assert_close(one: Any, other: Any, *, tolerance: float = 1e-5) -> None:
         assert one.keys() == other.keys()
         for key in one:
             assert_close(one[key], other[key], tolerance=tolerance)
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_close(mine, theirs, tolerance=tolerance)
     elif isinstance(one, float):
         assert abs(one - other) <= tolerance
     else:

@@ -213,14 +213,24 @@ def test_a_missing_pooler_only_means_no_pooler_and_half_a_one_is_missing_its_hal
     assert list(load(str(folder)).heads) == []
 
 
-def test_a_span_head_is_skipped_aloud(tmp_path: Path) -> None:
+def test_a_head_that_thrice_has_not_is_skipped_aloud(tmp_path: Path) -> None:
     folder = save(tiny_encoder("electra"), tmp_path / "out")
     change_tensors(
-        folder, lambda t: t.update({"qa_outputs.weight": torch.zeros(2, 8), "qa_outputs.bias": torch.zeros(2)})
+        folder, lambda t: t.update({f"sequence_summary.summary.{k}": torch.zeros(8) for k in ("weight", "bias")})
     )
     assert list(load(str(folder)).heads) == []
-    fates = [tensor["fate"] for tensor in inspect(str(folder))["tensors"] if tensor["name"].startswith("qa_outputs")]
-    assert fates == ["skipped: span head, thrice reads none"] * 2
+    fates = [t["fate"] for t in inspect(str(folder))["tensors"] if t["name"].startswith("sequence_summary")]
+    assert fates == ["skipped: multiple-choice head, thrice reads none"] * 2
+
+
+def test_a_span_head_has_a_start_and_an_end_and_nothing_else(tmp_path: Path) -> None:
+    folder = save(tiny_encoder("bert", heads=["span"]), tmp_path / "out")
+    assert inspect(str(folder))["heads"] == {"span": None}
+    change_tensors(
+        folder, lambda t: t.update({"qa_outputs.weight": torch.zeros(3, 8), "qa_outputs.bias": torch.zeros(3)})
+    )
+    with pytest.raises(CheckpointError, match=r"qa_outputs\.weight is \(3, 8\), the model wants \(2, 8\)"):
+        load(str(folder))
 
 
 def test_groups_that_stock_code_never_calls_are_dropped(tmp_path: Path) -> None:

@@ -45,20 +45,24 @@ HEADS = {
     "BertForNextSentencePrediction": ["pooler", "sentence_pair"],
     "BertForSequenceClassification": ["sequence"],
     "BertForTokenClassification": ["token"],
+    "BertForQuestionAnswering": ["span"],
     "RobertaModel": ["pooler"],
     "RobertaForMaskedLM": ["mlm"],
     "RobertaForSequenceClassification": ["sequence"],
     "RobertaForTokenClassification": ["token"],
+    "RobertaForQuestionAnswering": ["span"],
     "AlbertModel": ["pooler"],
     "AlbertForPreTraining": ["pooler", "mlm", "sentence_pair"],
     "AlbertForMaskedLM": ["mlm"],
     "AlbertForSequenceClassification": ["sequence"],
     "AlbertForTokenClassification": ["token"],
+    "AlbertForQuestionAnswering": ["span"],
     "ElectraModel": [],
     "ElectraForPreTraining": ["rtd"],
     "ElectraForMaskedLM": ["mlm"],
     "ElectraForSequenceClassification": ["sequence"],
     "ElectraForTokenClassification": ["token"],
+    "ElectraForQuestionAnswering": ["span"],
 }
 
 READ_CASES: list[tuple[str, dict[str, Any]]] = [
@@ -128,7 +132,7 @@ def our_outputs(encoder: Encoder, inputs: dict[str, Tensor]) -> dict[str, Tensor
         outputs["sentence_pair"] = heads["sentence_pair"](outputs["pooler"])
     if "sequence" in heads:
         outputs["sequence"] = heads["sequence"](first)
-    for name in {"token", "rtd"} & set(heads):
+    for name in {"token", "span", "rtd"} & set(heads):
         outputs[name] = spread(heads[name](hidden))
     if "mlm" in heads:
         outputs["mlm"] = spread(encoder.predict_tokens(hidden))
@@ -164,7 +168,9 @@ def stock_outputs(model, inputs):
     if type(model).__name__ == "ElectraForPreTraining":
         outputs["rtd"] = given.logits
     real = inputs["attention_mask"]
-    for name in {"hidden", "mlm", "token", "rtd"} & set(outputs):
+    if type(model).__name__.endswith("ForQuestionAnswering"):
+        outputs["span"] = torch.stack((given.start_logits, given.end_logits), -1)
+    for name in {"hidden", "mlm", "token", "span", "rtd"} & set(outputs):
         outputs[name] = outputs[name] * real.view(*real.shape, *[1] * (outputs[name].dim() - 2))
     return {name: value.contiguous() for name, value in outputs.items()}
 """
@@ -200,6 +206,7 @@ def test_a_stock_folder_gives_the_same_outputs_here(class_name: str, changes: di
         ("AlbertModel", "attention.{a}.LayerNorm", "ffn.{f}.LayerNorm"),
         ("ElectraModel", "attention.{a}.query", "attention.{a}.key"),
         ("ElectraForPreTraining", "attention.{a}.output", "heads.rtd.dense"),
+        ("AlbertForQuestionAnswering", "ffn.{f}.output", "heads.span.qa_outputs"),
     ],
 )
 def test_two_swapped_rows_of_a_name_table_are_noticed(
@@ -215,11 +222,19 @@ def test_two_swapped_rows_of_a_name_table_are_noticed(
     rows = tuple(dataclasses.replace(row, ours=swapped(row.ours)) for row in form.rows)
     assert rows != form.rows
     monkeypatch.setitem(formats, form.name, dataclasses.replace(form, rows=rows))
-    if "rtd" in other:  # one tensor for three layers
-        with pytest.raises(CheckpointError, match="discriminator_predictions"):
+    if "heads" in other:  # one tensor for three layers, or one of another shape
+        with pytest.raises(CheckpointError, match="discriminator_predictions|qa_outputs"):
             read_difference(class_name, {}, tmp_path)
     else:
         assert read_difference(class_name, {}, tmp_path) > 1e-3
+
+
+def test_a_start_taken_for_an_end_is_noticed(tmp_path: Path) -> None:
+    model = stock_model("BertForQuestionAnswering", {})
+    model.save_pretrained(tmp_path)
+    inputs = padded_inputs(model.config)
+    ours, theirs = our_outputs(load(str(tmp_path)), inputs), stock_outputs(model, inputs)
+    assert float((ours["span"].flip(-1) - theirs["span"]).abs().max()) > 1e-3
 
 
 def test_the_wrong_gelu_is_noticed(tmp_path: Path) -> None:
@@ -305,11 +320,13 @@ WRITE_CASES: list[tuple[str, str, tuple[str, ...], dict[str, Any], str]] = [
     ("bert", "none", ("pooler", "sentence_pair"), {}, "BertForNextSentencePrediction"),
     ("bert", "attention", ("sequence",), {"num_labels": 5}, "BertForSequenceClassification"),
     ("bert", "none", ("token",), {"num_labels": 1}, "BertForTokenClassification"),
+    ("bert", "attention", ("span",), {}, "BertForQuestionAnswering"),
     ("roberta", "none", ("pooler",), {}, "RobertaModel"),
     ("roberta", "none", ("mlm",), {}, "RobertaForMaskedLM"),
     ("roberta", "none", ("mlm",), {"tied": False}, "RobertaForMaskedLM"),
     ("roberta", "groups=2", ("sequence",), {"num_labels": 3}, "RobertaForSequenceClassification"),
     ("roberta", "none", ("token",), {}, "RobertaForTokenClassification"),
+    ("roberta", "none", ("span",), {}, "RobertaForQuestionAnswering"),
     ("albert", "all", ("pooler",), {}, "AlbertModel"),
     ("albert", "none", ("pooler",), {"hidden_act": "gelu_new"}, "AlbertModel"),
     ("albert", "groups=2", ("mlm",), {}, "AlbertForMaskedLM"),
@@ -318,12 +335,14 @@ WRITE_CASES: list[tuple[str, str, tuple[str, ...], dict[str, Any], str]] = [
     ("albert", "cycle=4", ("pooler",), {}, "AlbertModel"),
     ("albert", "attention", ("sequence",), {"num_labels": 3}, "AlbertForSequenceClassification"),
     ("albert", "ffn", ("token",), {"embedding_size": 24}, "AlbertForTokenClassification"),
+    ("albert", "ffn", ("span",), {"embedding_size": 24}, "AlbertForQuestionAnswering"),
     ("electra", "none", (), {"embedding_size": 24}, "ElectraModel"),
     ("electra", "none", ("rtd",), {"hidden_act": "gelu_new"}, "ElectraForPreTraining"),
     ("electra", "all", ("mlm",), {}, "ElectraForMaskedLM"),
     ("electra", "none", ("mlm",), {"tied": False, "hidden_act": "gelu_new"}, "ElectraForMaskedLM"),
     ("electra", "none", ("sequence",), {"num_labels": 4}, "ElectraForSequenceClassification"),
     ("electra", "none", ("token",), {"num_labels": 3}, "ElectraForTokenClassification"),
+    ("electra", "all", ("span",), {}, "ElectraForQuestionAnswering"),
 ]
 
 LOAD_IN_STOCK_CODE = (

@@ -17,10 +17,10 @@ from thrice.model.packing import pack
 from thrice.sharing.patterns import parse
 
 HEADS = {
-    "bert": ["pooler", "mlm", "sentence_pair", "token", "sequence"],
-    "roberta": ["pooler", "mlm", "token", "sequence"],
-    "albert": ["pooler", "mlm", "sentence_pair", "token", "sequence"],
-    "electra": ["mlm", "rtd", "token", "sequence"],
+    "bert": ["pooler", "mlm", "sentence_pair", "token", "span", "sequence"],
+    "roberta": ["pooler", "mlm", "token", "span", "sequence"],
+    "albert": ["pooler", "mlm", "sentence_pair", "token", "span", "sequence"],
+    "electra": ["mlm", "rtd", "token", "span", "sequence"],
 }
 
 

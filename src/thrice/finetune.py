@@ -214,6 +214,7 @@ def train(
         progress=progress,
         on_epoch=on_epoch,
     )
+    model.task = task = task.tuned(lambda: predict_together(model, dev, ranks), splits.dev)
     test, answers = None, None
     if test_data is not None:
         answers = predict_together(model, test_data, ranks)

@@ -22,7 +22,7 @@ from thrice.registry import plugins
 WORDS, DECODER = "embeddings.word_embeddings.weight", "heads.mlm.decoder.weight"
 
 # Two heads that claim one tensor: the earlier one has it. The pooler of BERT and ALBERT is part of the sequence head.
-_CLAIMS = ("sequence", "token", "mlm", "sentence_pair", "rtd", "pooler")
+_CLAIMS = ("sequence", "token", "span", "mlm", "sentence_pair", "rtd", "pooler")
 
 # Where config.json names a class, that class says what `classifier` is.
 _CLASSIFIERS = {
@@ -48,6 +48,7 @@ ffn.{f}.LayerNorm.*                      H.*
 heads.sequence.dense.*                   H,H.*
 heads.sequence.classifier.*              C,H.*
 heads.token.classifier.*                 C,H.*
+heads.span.qa_outputs.*                  2,H.*
 heads.mlm.dense.*                        E,H.*
 heads.mlm.LayerNorm.*                    E.*
 heads.mlm.bias                           V
@@ -221,6 +222,7 @@ def wanted_shapes(config: EncoderConfig, heads: Mapping[str, int], *, untied: bo
         "P": config.max_position_embeddings,
         "Y": config.type_vocab_size,
         "1": 1,
+        "2": 2,
     }
     blocks = range(max(config.num_attention_blocks, config.num_ffn_blocks))
     shapes: dict[str, tuple[int, ...]] = {}

@@ -16,6 +16,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 # Ideographs with their extensions and compatibility forms, kana, hangul.
 _CHARACTER = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _HAS_CHARACTER = re.compile(f"[{_CHARACTER}]")
@@ -52,6 +54,23 @@ def answer_words(text: str, *, characters: bool) -> list[str]:
     plain = unicodedata.normalize("NFKC", text).lower()  # full-width letters and digits are the same characters
     kept = (c for c in plain if not unicodedata.category(c).startswith("P") and c not in _SYMBOLS)
     return _PIECES.findall("".join(kept))
+
+
+def best_threshold(differences: Sequence[float], gains: Sequence[float]) -> float:
+    """Give the threshold at which the summed gains of the differences up to it are highest; 0.0 without any.
+
+    differences: how much better "no answer" scores than the best span, one a question. gains: how much better the span
+    is as an answer. The threshold lies halfway between two neighbouring differences, or 1 beyond the outermost.
+    """
+    if not len(differences):
+        return 0.0
+    order = np.argsort(differences, kind="stable")
+    ordered = np.asarray(differences, dtype=np.float64)[order]
+    # Entry k: the k questions least like "no answer" keep their span, which needs a border between them and the rest.
+    totals = np.concatenate(([0.0], np.cumsum(np.asarray(gains, dtype=np.float64)[order])))
+    borders = np.concatenate(([ordered[0] - 2], ordered, [ordered[-1] + 2]))
+    best = int(np.argmax(np.where(borders[:-1] < borders[1:], totals, -np.inf)))
+    return float((borders[best] + borders[best + 1]) / 2)
 
 
 def _written_in_characters(text: str, golds: Sequence[str]) -> bool:

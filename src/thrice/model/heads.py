@@ -109,6 +109,18 @@ class TokenClassificationHead(nn.Module):
         return self.classifier(self.dropout(rows))
 
 
+class SpanHead(nn.Module):
+    """One linear layer, two logits per token: does the answer start here, does it end here (Devlin et al. 2019, 4.2)."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.qa_outputs: nn.Linear = Linear(config.hidden_size, 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden: (T, H). Returns logits (T, 2), start and end."""
+        return self.qa_outputs(hidden)
+
+
 class SequenceClassificationHead(nn.Module):
     """dense + activation + linear on the first token, each family's stock sequence classifier.
 
@@ -137,6 +149,7 @@ HEADS: dict[str, Callable[..., nn.Module]] = {
     "rtd": ReplacedTokenHead,
     "token": TokenClassificationHead,
     "sequence": SequenceClassificationHead,
+    "span": SpanHead,
 }
 _WITH_LABELS = ("sentence_pair", "token", "sequence")
 

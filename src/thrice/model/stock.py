@@ -19,14 +19,21 @@ from torch import Tensor, nn
 
 from thrice.errors import ConfigError, nearest
 from thrice.model.encoder import Encoder, init_weights
-from thrice.model.heads import TokenClassificationHead
+from thrice.model.heads import SpanHead, TokenClassificationHead
 from thrice.model.packing import PackedBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-AUTO_CLASSES = {"sequence": "AutoModelForSequenceClassification", "token": "AutoModelForTokenClassification"}
+AUTO_CLASSES = {
+    "sequence": "AutoModelForSequenceClassification",
+    "token": "AutoModelForTokenClassification",
+    "span": "AutoModelForQuestionAnswering",
+}
 """Head -> the class of transformers whose head it is."""
+
+LINEAR_HEADS = {"token": "classifier", "span": "qa_outputs"}
+"""Heads that are one linear layer on every row, and what the stock classes call it."""
 
 UNLIMITED = 1 << 20
 """Tokens of one sequence where neither a position table nor the config says how many a model takes."""
@@ -75,7 +82,7 @@ class StockEncoder(nn.Module):
     """A text encoder of transformers, over packed batches like `Encoder`, padded inside.
 
     model: a stock model with a head. given: names of its tensors that came from a checkpoint; a new head is drawn for
-    the others. carries: name of the head whose tensors came whole, "sequence" or "token"; None where none did.
+    the others. carries: name of the head whose tensors came whole, one of `AUTO_CLASSES`; None where none did.
     `base` is the stock model without its head, `heads` holds what the stock class has beside it.
     """
 
@@ -117,12 +124,12 @@ class StockEncoder(nn.Module):
     def add_head(
         self, name: str, *, num_labels: int = 2, tied: bool = True, generator: torch.Generator | None = None
     ) -> nn.Module:
-        """Carry the head of the family's own class, sequence or token, in place of the one before, and give it.
+        """Carry the head of the family's own class, of `AUTO_CLASSES`, in place of the one before, and give it.
 
         What the checkpoint says of the head is kept, as stock code keeps it, unless it is a head of that kind already
         trained; the rest is drawn by the stock class from the generator's seed (0 where none is given). tied: for
         likeness with `Encoder`.
-        Raises ConfigError for other heads, and for a token head that is more than one linear layer.
+        Raises ConfigError for other heads, and for a token or span head that is more than one linear layer.
         """
         config = copy.deepcopy(self.model.config)
         config.num_labels = num_labels
@@ -135,15 +142,16 @@ class StockEncoder(nn.Module):
         seed = 0 if generator is None else generator.initial_seed()
         tensors = {key: tensor for key, tensor in self.model.state_dict().items() if key in self.given}
         model, _ = build_stock(stock_class, config, tensors, seed=seed)
-        if name == "token" and (more := _beside_classifier(model)):
+        if name in LINEAR_HEADS and (more := _beside_linear(model, LINEAR_HEADS[name])):
             raise ConfigError(
                 f"{stock_class.__name__} is more than one linear layer ({', '.join(more)}): {self.config.family} has "
-                "no first-token or token head here - its own sequence classifier works (--head stock)"
+                f"no {'first-token or token' if name == 'token' else name} head here"
+                + (" - its own sequence classifier works (--head stock)" if name == "token" else "")
             )
         self._hold(model.train(self.training))
         self.gradient_checkpointing = self._checkpointing
         self._show_head(name)
-        if name == "token":
+        if name in LINEAR_HEADS:
             init_weights(
                 self.heads[name],
                 std=self.config.initializer_range,
@@ -242,6 +250,11 @@ class StockEncoder(nn.Module):
             head.classifier = model.classifier
             self.heads[name] = head
             return
+        if name == "span":
+            span = SpanHead(self.config)
+            span.qa_outputs = model.qa_outputs
+            self.heads[name] = span
+            return
         parts = {key: child for key, child in model.named_children() if child is not self.base}
         self.heads[name] = nn.ModuleDict(parts)
 
@@ -334,10 +347,10 @@ def _read_config(model: Any) -> StockConfig:
     )
 
 
-def _beside_classifier(model: Any) -> list[str]:
-    """Give the parameters of a head that are not those of one linear layer called classifier."""
+def _beside_linear(model: Any, linear: str) -> list[str]:
+    """Give the parameters of a head that are not those of one linear layer of that name."""
     names = [name for name in model.state_dict() if not name.startswith(f"{model.base_model_prefix}.")]
-    return [name for name in names if not name.startswith("classifier.") or name.count(".") > 1]
+    return [name for name in names if not name.startswith(f"{linear}.") or name.count(".") > 1]
 
 
 @contextlib.contextmanager

@@ -124,6 +124,13 @@ class Task(ABC):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> dict[str, Any]:
         """Give all `metrics`, details for a report, and "collapsed": whether all answers are in effect one answer."""
 
+    def tuned(self, predict: Callable[[], list[Prediction]], examples: Sequence[Any]) -> Task:
+        """Give the task with what it chooses on the dev examples once training is over, such as a threshold.
+
+        predict: gives the finished model's predictions for them; most tasks choose nothing and do not ask.
+        """
+        return self
+
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> np.ndarray | None:
         """Give what each example adds to the metrics, (n, k) float64, or None: no interval over test items then.
 

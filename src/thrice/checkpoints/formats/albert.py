@@ -33,6 +33,7 @@ embeddings.projection.*                  albert.encoder.embedding_hidden_mapping
 heads.sequence.dense.*                   albert.pooler.*
 heads.sequence.classifier.*              classifier.*
 heads.token.classifier.*                 classifier.*
+heads.span.qa_outputs.*                  qa_outputs.*
 heads.pooler.dense.*                     albert.pooler.*
 heads.mlm.dense.*                        predictions.dense.*
 heads.mlm.LayerNorm.*                    predictions.LayerNorm.*
@@ -42,12 +43,12 @@ heads.mlm.bias                           predictions.bias
 heads.sentence_pair.classifier.*         sop_classifier.classifier.*
 dropped                                  albert.embeddings.position_ids    a buffer that counts 0, 1, 2, ...
 dropped                                  albert.embeddings.token_type_ids  a buffer of zeros
-skipped                                  qa_outputs.*                      span head, thrice reads none
 """)
 
 CLASSES = {
     "AlbertForSequenceClassification": ("sequence",),
     "AlbertForTokenClassification": ("token",),
+    "AlbertForQuestionAnswering": ("span",),
     "AlbertForPreTraining": ("pooler", "mlm", "sentence_pair"),
     "AlbertForMaskedLM": ("mlm",),
     "AlbertModel": (),

@@ -24,6 +24,7 @@ ROWS = bert_layers("bert.") + table("""
 heads.sequence.dense.*                   bert.pooler.dense.*
 heads.sequence.classifier.*              classifier.*
 heads.token.classifier.*                 classifier.*
+heads.span.qa_outputs.*                  qa_outputs.*
 heads.pooler.dense.*                     bert.pooler.dense.*
 heads.mlm.dense.*                        cls.predictions.transform.dense.*
 heads.mlm.LayerNorm.*                    cls.predictions.transform.LayerNorm.*
@@ -31,12 +32,12 @@ heads.mlm.decoder.weight                 cls.predictions.decoder.weight    when 
 heads.mlm.bias                           cls.predictions.decoder.bias      when untied
 heads.mlm.bias                           cls.predictions.bias
 heads.sentence_pair.classifier.*         cls.seq_relationship.*
-skipped                                  qa_outputs.*                      span head, thrice reads none
 """)
 
 CLASSES = {
     "BertForSequenceClassification": ("sequence",),
     "BertForTokenClassification": ("token",),
+    "BertForQuestionAnswering": ("span",),
     "BertForPreTraining": ("pooler", "mlm", "sentence_pair"),
     "BertForMaskedLM": ("mlm",),
     "BertForNextSentencePrediction": ("pooler", "sentence_pair"),

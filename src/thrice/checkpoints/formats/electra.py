@@ -30,13 +30,14 @@ heads.mlm.bias                           generator_lm_head.bias
 heads.sequence.dense.*                   classifier.dense.*
 heads.sequence.classifier.*              classifier.out_proj.*
 heads.token.classifier.*                 classifier.*
-skipped                                  qa_outputs.*                      span head, thrice reads none
+heads.span.qa_outputs.*                  qa_outputs.*
 skipped                                  sequence_summary.summary.*        multiple-choice head, thrice reads none
 """)
 
 CLASSES = {
     "ElectraForSequenceClassification": ("sequence",),
     "ElectraForTokenClassification": ("token",),
+    "ElectraForQuestionAnswering": ("span",),
     "ElectraForMaskedLM": ("mlm",),
     "ElectraForPreTraining": ("rtd",),
     "ElectraModel": (),

@@ -30,12 +30,13 @@ heads.mlm.bias                           lm_head.bias
 heads.sequence.dense.*                   classifier.dense.*
 heads.sequence.classifier.*              classifier.out_proj.*
 heads.token.classifier.*                 classifier.*
-skipped                                  qa_outputs.*                      span head, thrice reads none
+heads.span.qa_outputs.*                  qa_outputs.*
 """)
 
 CLASSES = {
     "RobertaForSequenceClassification": ("sequence",),
     "RobertaForTokenClassification": ("token",),
+    "RobertaForQuestionAnswering": ("span",),
     "RobertaForMaskedLM": ("mlm",),
     "RobertaModel": (),
 }

@@ -223,7 +223,7 @@ def test_two_swapped_rows_of_a_name_table_are_noticed(
     assert rows != form.rows
     monkeypatch.setitem(formats, form.name, dataclasses.replace(form, rows=rows))
     if "heads" in other:  # one tensor for three layers, or one of another shape
-        with pytest.raises(CheckpointError, match="discriminator_predictions|qa_outputs"):
+        with pytest.raises(CheckpointError, match=r"discriminator_predictions|qa_outputs"):
             read_difference(class_name, {}, tmp_path)
     else:
         assert read_difference(class_name, {}, tmp_path) > 1e-3

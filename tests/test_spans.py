@@ -536,12 +536,13 @@ for folder in arguments["folders"]:
         with torch.no_grad():
             outputs = model.eval()(**inputs)
         found = {}
-        for window, (starts, ends) in enumerate(zip(outputs.start_logits, outputs.end_logits)):
+        places, logits = places.tolist(), (outputs.start_logits.tolist(), outputs.end_logits.tolist())
+        for window, (starts, ends) in enumerate(zip(*logits)):
             inside = [i for i, s in enumerate(inputs.sequence_ids(window)) if s == 1]
             for first, last in itertools.combinations_with_replacement(inside, 2):
                 if last - first < arguments["max_answer"]:
-                    span = (int(places[window][first][0]), int(places[window][last][1]))
-                    found[span] = max(found.get(span, -1e9), float(starts[first] + ends[last]))
+                    span = (places[window][first][0], places[window][last][1])
+                    found[span] = max(found.get(span, -1e9), starts[first] + ends[last])
         (start, stop), score = max(found.items(), key=lambda item: item[1])
         null = float((outputs.start_logits[:, 0] + outputs.end_logits[:, 0]).min())
         answers.append([context[start:stop], start, stop, score, null, len(outputs.start_logits)])

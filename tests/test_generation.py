@@ -152,6 +152,21 @@ def test_one_source_left_counts_as_it_is_and_none_is_no_answer() -> None:
     assert write(Table(rows, 3), [0, 0, 1], width=1, end=3, longest=3)[1].place is None
 
 
+def test_where_every_question_has_an_answer_the_least_silent_source_speaks() -> None:
+    rows = {
+        (0, ()): [0.2, 0.1, 0.0, 0.7],
+        (1, ()): [0.1, 0.3, 0.0, 0.6],
+        (2, ()): [0.3, 0.1, 0.1, 0.5],
+        **{(s, (t,)): [0.0, 0.0, 0.0, 1.0] for s in range(3) for t in range(2)},
+    }
+    first, second = write(Table(rows, 3), [0, 0, 1], width=1, end=3, longest=3, answer_all=True)
+    assert (first.tokens, second.tokens) == ((1,), (0,))
+    assert first.log_score == pytest.approx(math.log(0.3), abs=1e-6)
+    pieces = [np.array([0]), np.array([]), np.array([])]
+    first, second = write(Table(rows, 3), [0, 0, 1], width=1, end=3, longest=3, answer_all=True, pieces=pieces)
+    assert (first.tokens, second.tokens) == ((0,), ())
+
+
 def test_a_piece_of_a_source_is_all_that_may_be_written() -> None:
     uniform = {(0, ()): [0.1, 0.3, 0.5, 0.1]}
     # 2 is likeliest and no part of the source; 1 is followed by 0 alone.

@@ -85,7 +85,9 @@ def test_a_tiny_model_learns_to_write_pieces_of_the_passage(tiny_checkpoint: Pat
         model.loss(data.batch(range(len(data)))).backward()
         optimizer.step()
         optimizer.zero_grad()
-    scores = task.score(model.predict(data), examples)
+    scores = task.score(found := model.predict(data), examples)
+    assert not task.unanswerable
+    assert all(answer["prediction"] for answer in found)
     assert scores["score"] > max(0.9, before + 0.3)
     assert not scores["collapsed"]
 

@@ -56,6 +56,7 @@ def write(
     longest: int,
     pieces: Sequence[np.ndarray] | None = None,
     never: Sequence[int] = (),
+    answer_all: bool = False,
 ) -> list[Written]:
     """Give the best continuation of every question.
 
@@ -63,19 +64,25 @@ def write(
     width: hypotheses kept; 1 is greedy. end: the end symbol. longest: tokens of a continuation at most, the end symbol
     included, which is all that may stand in the last place.
     pieces: (C,) arrays of ids of which a continuation must be a piece, in one of its question's sources; None leaves
-    it free. never: tokens that a free continuation may not hold.
+    it free. never: tokens that a free continuation may not hold. answer_all: every question has an answer.
 
     A source whose likeliest first token is the end symbol has nothing to say and is dropped; where all are, the answer
-    is empty, and nowhere else. The others vote on each token with sum(p^2) / (sum(p) + 1) over their probabilities p,
-    which are not scaled up to what is allowed; where one is left its p counts as it is.
+    is empty, and nowhere else; with `answer_all` the one whose end symbol is least likely speaks then. The others vote
+    on each token with sum(p^2) / (sum(p) + 1) over their probabilities p, which are not scaled up to what is allowed;
+    where one is left its p counts as it is.
     Source: Su's reading comprehension example in bert4keras. There one source too is given p^2 / (p + 1), and the end
     symbol may come first after all.
     """
     owners = np.asarray(owner, dtype=np.int64)
     logits = writer.logits
     speaks = (logits[:, 0].argmax(-1) != end).cpu().numpy()
-    if pieces is not None:
-        speaks &= np.array([len(ids) > 0 for ids in pieces])
+    filled = np.array([pieces is None or len(pieces[i]) > 0 for i in range(len(owners))])
+    speaks &= filled
+    if answer_all:
+        silence = torch.log_softmax(logits[:, 0].float(), -1)[:, end].cpu().numpy()
+        for question in np.setdiff1d(owners[filled], owners[speaks]):
+            own = np.flatnonzero((owners == question) & filled)
+            speaks[own[silence[own].argmin()]] = True
     found: dict[int, Written] = {}
     for question in np.setdiff1d(owners, owners[speaks]):
         silent = torch.log_softmax(logits[torch.from_numpy(owners == question), 0].float(), -1)[:, end]

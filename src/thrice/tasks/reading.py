@@ -176,6 +176,8 @@ class Reading(Task):
     """Whether an answer must be a piece of a passage."""
     beam: int = 1
     """Hypotheses kept while an answer is written; 1 is greedy."""
+    unanswerable: bool = True
+    """Whether "none" is an answer: some training question has none."""
     seen: str = ""
     """What was seen in the training rows, for a reader."""
 
@@ -229,12 +231,13 @@ class Reading(Task):
         if problems:
             raise ConfigError("; ".join(problems))
         columns = question_columns(table, context=context_column, question=question_column, answers=answers_column)
-        seen = told(read_joined(table, columns, gold=True))
+        questions = read_joined(table, columns, gold=True)
         return cls(
             columns=columns,
             long_passages=long_passages,
             extractive=extractive,
-            seen=seen,
+            unanswerable=any(not question.answers for question in questions),
+            seen=told(questions),
             **{name: value for name, (value, _) in numbers.items()},
         )
 
@@ -296,6 +299,9 @@ class Reading(Task):
     def predict(self, model: TaskModel, batch: ReadingBatch) -> list[Prediction]:
         """Give the written answers: "score" is the geometric mean of the probabilities (or votes) of their tokens.
 
+        Passages, and windows of them, vote as `model.search.write` says. Where every training question had an answer
+        none is left empty, which is a departure from the source: after a short training each window alone says that
+        the answer is elsewhere.
         Where the answer is a piece of a passage its text is that of the passage, "start" its first character there and
         "passage_index" the number of the passage.
         """
@@ -313,6 +319,7 @@ class Reading(Task):
             end=words.sep_token_id,
             longest=self.max_answer,
             pieces=[window.ids for window in windows] if self.extractive else None,
+            answer_all=not self.unanswerable,
             never=[i for i in words.hf.all_special_ids if i != words.sep_token_id],
         )
         return [_answer(w, windows, example, words) for w, example in zip(written, batch.examples, strict=True)]

@@ -110,7 +110,7 @@ class TokenClassificationHead(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """One linear layer, two logits per token: does the answer start here, does it end here (Devlin et al. 2019, 4.2)."""
+    """One linear layer, two logits per token: the answer starts here, it ends here (Devlin et al. 2019, 4.2)."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()

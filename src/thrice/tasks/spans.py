@@ -288,7 +288,7 @@ class Spans(Task):
         "none" is an answer it is always one of them: the empty text with the score of [CLS] in the window where that is
         lowest, as the script of SQuAD 2.0's BERT has it.
         """
-        logits = self._logits(model, batch).float().cpu().numpy()
+        logits = self._logits(model, batch).cpu().numpy()
         found: list[dict[tuple[int, int], float]] = [{} for _ in batch.passages]
         nulls = [np.inf] * len(batch.passages)
         for window, start in zip(batch.windows, batch.packed.starts.tolist(), strict=True):
@@ -389,7 +389,7 @@ class Spans(Task):
 
     def _logits(self, model: TaskModel, batch: SpanBatch) -> Tensor:
         """Give (T, 2), start and end logits in packed order."""
-        return model.encoder.heads["span"](model.encoder(batch.packed))
+        return model.encoder.heads["span"](model.encoder(batch.packed)).float()
 
 
 PLUGIN = Spans

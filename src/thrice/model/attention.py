@@ -21,15 +21,16 @@ def attend(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: float) -
     """Give softmax(q k / sqrt(d)) v within each sequence.
 
     qkv: (T, 3H), query, key and value side by side. dropout: probability of dropping an attention weight.
-    Returns (T, H). Source: Vaswani et al. 2017, section 3.2, bidirectional.
+    Returns (T, H). Source: Vaswani et al. 2017, section 3.2, bidirectional; with `batch.prefix_lengths` the mask of
+    Dong et al. 2019, figure 1, for sequence to sequence.
     """
     width = qkv.shape[1] // (3 * num_heads)
     half = qkv.dtype in (torch.float16, torch.bfloat16)
-    if qkv.is_cuda and dropout == 0 and half and width % 8 == 0:
+    if qkv.is_cuda and dropout == 0 and half and width % 8 == 0 and batch.prefix_lengths is None:
         return _attend_varlen(qkv, batch, num_heads=num_heads)
     if torch.is_grad_enabled() and qkv.requires_grad and is_plain_float_on_cpu(qkv):
         function = _AttendDropping if dropout else _Attend
-        attended: Tensor = function.apply(qkv, batch.runs, num_heads, dropout)
+        attended: Tensor = function.apply(qkv, batch, num_heads, dropout)
         return attended
     return _attend_runs(qkv, batch, num_heads=num_heads, dropout=dropout)
 
@@ -42,9 +43,10 @@ def _attend_runs(qkv: Tensor, batch: PackedBatch, *, num_heads: int, dropout: fl
     """
     outputs = []
     parts = qkv.split([run.count * run.length for run in batch.runs])
-    for run, part in zip(batch.runs, parts, strict=True):
+    for run, part, hidden in zip(batch.runs, parts, batch.hidden_keys, strict=True):
         query, key, value = _split_heads(part, run, num_heads)
-        context = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mask = None if hidden is None else hidden.to(query.dtype)
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         outputs.append(context.transpose(1, 2).reshape(run.count * run.length, -1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -67,16 +69,16 @@ class _Attend(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, runs: tuple[Run, ...], num_heads: int, dropout: float) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: float) -> Tensor:
         del dropout
         out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
         sums = []
-        for run in runs:
-            context, log_sum = _flash(*_heads(qkv, run, num_heads))
+        for run, hidden in zip(batch.runs, batch.hidden_keys, strict=True):
+            context, log_sum = _flash(*_heads(qkv, run, num_heads), attn_mask=hidden)
             _rows(out, run, num_heads).copy_(context)
             sums.append(log_sum)
         ctx.save_for_backward(qkv, out, *sums)
-        ctx.runs, ctx.num_heads = runs, num_heads
+        ctx.batch, ctx.num_heads = batch, num_heads
         return out
 
     @staticmethod
@@ -84,9 +86,10 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, *sums = ctx.saved_tensors
         to_qkv = torch.empty_like(qkv)
-        for run, log_sum in zip(ctx.runs, sums, strict=True):
+        for run, hidden, log_sum in zip(ctx.batch.runs, ctx.batch.hidden_keys, sums, strict=True):
             context, above = (_rows(t, run, ctx.num_heads) for t in (out, gradient))
-            below = _flash_backward(above, *_heads(qkv, run, ctx.num_heads), context, log_sum, 0.0, False)
+            heads = _heads(qkv, run, ctx.num_heads)
+            below = _flash_backward(above, *heads, context, log_sum, 0.0, False, attn_mask=hidden)
             for target, value in zip(_heads(to_qkv, run, ctx.num_heads), below, strict=True):
                 target.copy_(value)
         return to_qkv, None, None, None
@@ -99,18 +102,19 @@ class _AttendDropping(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, runs: tuple[Run, ...], num_heads: int, dropout: float) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: float) -> Tensor:
         out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
         kept = []
-        for run in runs:
+        for run, hidden in zip(batch.runs, batch.hidden_keys, strict=True):
             query, key, value = (part.flatten(0, 1) for part in _heads(qkv, run, num_heads))
-            weights = _scaled_product(query, key).softmax(-1)
+            scores = _scaled_product(query, key)
+            weights = (scores if hidden is None else scores.add_(hidden)).softmax(-1)
             words = random_words(weights.shape)
             context = torch.bmm(keep(weights, words, p=dropout), value)
             _rows(out, run, num_heads).copy_(context.view(run.count, num_heads, run.length, -1))
             kept += [weights, words]
         ctx.save_for_backward(qkv, *kept)
-        ctx.runs, ctx.num_heads, ctx.dropout = runs, num_heads, dropout
+        ctx.runs, ctx.num_heads, ctx.dropout = batch.runs, num_heads, dropout
         return out
 
     @staticmethod

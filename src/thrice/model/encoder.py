@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -98,7 +99,7 @@ class Encoder(nn.Module):
         if self.config.family == "roberta":
             # Stock RoBERTa counts the tokens that are no padding, whatever the mask says.
             ranks = input_ids.ne(self.config.pad_token_id).cumsum(1).flatten()[places] - 1
-            batch = PackedBatch(batch.input_ids, batch.token_type_ids, ranks, batch.lengths, batch.starts)
+            batch = dataclasses.replace(batch, position_ids=ranks)
         return to_padded(self(batch), places, rows=len(input_ids), columns=input_ids.shape[1])
 
     def classify(self, batch: PackedBatch) -> Tensor:

@@ -6,6 +6,7 @@ Letters: B sequences, T real tokens of the batch, S width of a padded batch, H h
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ class Run:
     """Sequences in the run."""
     length: int
     """Tokens of each of them."""
+    prefix: int | None = None
+    """Tokens at the beginning of each that see one another and nothing behind; None where every token sees all."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,27 @@ class PackedBatch:
     """Tokens of each sequence in packed order, never increasing; a tuple, so that no kernel waits for a device."""
     starts: Tensor
     """(B,) int64: packed index of the first token of the caller's i-th sequence, so hidden[starts] is (B, H)."""
+    prefix_lengths: tuple[int, ...] | None = None
+    """In packed order: tokens of each sequence that see one another, while each later one sees those before it and
+    itself (UniLM's mask for sequence to sequence; Dong et al. 2019, section 2.3). None: every token sees all."""
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """Runs of equal length, in packed order."""
+        """Runs of equal length, and of equal prefix where some tokens do not see all, in packed order."""
+        # Without a token behind it a prefix hides nothing.
+        prefixes = self.prefix_lengths or self.lengths
+        shapes = [(n, p if p < n else None) for n, p in zip(self.lengths, prefixes, strict=True)]
         runs, start = [], 0
-        for length, same in itertools.groupby(self.lengths):
+        for (length, prefix), same in itertools.groupby(shapes):
             count = len(list(same))
-            runs.append(Run(start, count, length))
+            runs.append(Run(start, count, length, prefix))
             start += count * length
         return tuple(runs)
+
+    @cached_property
+    def hidden_keys(self) -> tuple[Tensor | None, ...]:
+        """What is added to the scores of each run, (length, length) float32: -inf where a query does not see a key."""
+        return tuple(_hidden_keys(run, self.input_ids.device) for run in self.runs)
 
     @cached_property
     def cumulative_lengths(self) -> Tensor:
@@ -73,22 +87,42 @@ class PackedBatch:
             self.position_ids.to(device),
             self.lengths,
             self.starts.to(device),
+            self.prefix_lengths,
         )
+
+
+def _hidden_keys(run: Run, device: torch.device) -> Tensor | None:
+    if run.prefix is None:
+        return None
+    places = torch.arange(run.length, device=device)
+    hidden = (places >= run.prefix) & (places > places.unsqueeze(1))
+    return torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -math.inf)
 
 
 def pack(
     sequences: Sequence[Sequence[int] | np.ndarray],
     token_type_ids: Sequence[Sequence[int] | np.ndarray] | None = None,
+    *,
+    prefix_lengths: Sequence[int] | np.ndarray | None = None,
 ) -> PackedBatch:
-    """Pack token sequences, longest first (a stable sort).
+    """Pack token sequences, longest first (a stable sort; of equal ones the longest prefix first).
 
     sequences: B lists or arrays of token ids, none empty. token_type_ids: the same shape, all 0 where absent.
-    Raises DataError for an empty sequence or an empty batch.
+    prefix_lengths: (B,) tokens at the beginning of each sequence that do not see those behind, at least 1; see
+    `PackedBatch.prefix_lengths`.
+    Raises DataError for an empty sequence or batch, and for a prefix that is empty or longer than its sequence.
     """
     lengths = np.array([len(s) for s in sequences], dtype=np.int64)
     if len(lengths) == 0 or lengths.min() == 0:
         raise DataError(f"a packed batch needs sequences of at least one token, got lengths {lengths.tolist()[:20]}")
     order = np.argsort(-lengths, kind="stable")
+    prefixes = None
+    if prefix_lengths is not None:
+        given = np.asarray(prefix_lengths, dtype=np.int64)
+        if given.shape != lengths.shape or bool(((given < 1) | (given > lengths)).any()):
+            raise DataError(f"prefixes of {given.tolist()[:20]} tokens do not fit sequences of {lengths.tolist()[:20]}")
+        order = np.lexsort((-given, -lengths))
+        prefixes = tuple(given[order].tolist())
     ordered = lengths[order]
     first = np.cumsum(ordered) - ordered
     starts = np.empty_like(first)
@@ -105,6 +139,7 @@ def pack(
         torch.from_numpy(positions),
         tuple(ordered.tolist()),
         torch.from_numpy(starts),
+        prefixes,
     )
 
 

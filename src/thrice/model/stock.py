@@ -260,6 +260,11 @@ class StockEncoder(nn.Module):
 
     def _padded(self, batch: PackedBatch) -> dict[str, Tensor]:
         """Give input_ids, attention_mask and, where the class tells types apart, token_type_ids, each (B, S)."""
+        if batch.prefix_lengths is not None:
+            raise ConfigError(
+                f"{self.config.family} runs through its own transformers class, in which every token sees all; batches "
+                "with a prefix are for the families that run packed: bert, roberta, albert, electra"
+            )
         ids = batch.input_ids
         lengths = torch.tensor(batch.lengths, device=ids.device)
         real = torch.arange(batch.lengths[0], device=ids.device) < lengths.unsqueeze(1)

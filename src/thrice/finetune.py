@@ -42,7 +42,7 @@ class DataSource:
     columns: tuple[str, ...] | None = None
     """Names of the columns of files without a header row."""
     format: str | None = None
-    """jsonl, csv, tsv or parquet, where the file's name does not tell."""
+    """jsonl, csv, tsv, parquet or conll, where the file's name does not tell."""
     split_seed: int = 0
     """Seeds the hash that splits `data`."""
 

@@ -145,6 +145,29 @@ def test_scores_worked_out_by_hand() -> None:
     # a: P 1, R 1/2, F 2/3; b: P 1/3, R 1, F 1/2; c: 0.
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert scores["confusion"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    # Gorodkin's R_3: (2 right * 4 - 1 * 2 - 3 * 1) / sqrt((16 - 1 - 9) (16 - 4 - 1 - 1)).
+    assert scores["matthews"] == pytest.approx(3 / math.sqrt(6 * 10))
+    assert "f1" not in task.metrics, "of two classes only"
+
+
+def test_of_two_classes_f1_is_that_of_the_positive_one() -> None:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    rows = [{"text": "x", "label": name} for name in ("0", "1")]
+    truths, answers = "1101001011", "1001011010"
+    examples = [Example(text="x", labels=(int(name),)) for name in truths]
+    said = [{"prediction": name} for name in answers]
+    for positive in (None, "0"):
+        task = Classification.learn(table_of(rows), positive_class=positive)
+        scores = task.score(said, examples)
+        expected = f1_score(list(truths), list(answers), pos_label=positive or "1")
+        assert scores["f1"] == pytest.approx(expected)
+        assert scores["matthews"] == pytest.approx(matthews_corrcoef(list(truths), list(answers)))
+        contracts.counts_contract(task, said, examples)
+    with pytest.raises(ConfigError, match="is no class; known: 0, 1"):
+        Classification.learn(table_of(rows), positive_class="2")
+    with pytest.raises(ConfigError, match="two classes, one per text; here are 3"):
+        Classification.learn(table_of([*rows, {"text": "x", "label": "2"}]), positive_class="2")
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

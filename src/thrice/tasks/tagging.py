@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from thrice.data.columns import guess_columns
 from thrice.data.entities import Span, cells, entities_in, spans_of, tags_of, words_in
 from thrice.data.readers import Table
+from thrice.data.scores import ratio
 from thrice.data.tagged import (
     TaggedText,
     between_of,
@@ -185,13 +186,12 @@ class Tagging(Task):
             stride=stride,
             tag_names=None if tag_names is None else tuple(tag_names),
         )
-        examples, stray = task._examples(table, gold=True)
+        examples, _ = task._examples(table, gold=True)
         types = tuple(sorted({kind for example in examples for _, _, kind in example.entities}))
         if not types:
             raise DataError(f"{table.source}: column {label!r} holds no entity at all - is it the right column?")
         number = sum(len(example.entities) for example in examples)
-        learned = f"{number} entities in {len(examples)} texts" + (f"; {said_of_stray(stray)}" if stray else "")
-        return replace(task, types=types, learned=learned)
+        return replace(task, types=types, learned=f"{number} entities in {len(examples)} texts")
 
     def describe(self) -> str:
         where = f"tokens in column {self.tokens_column!r}" if self.tokens_column else f"text in {self.text_column!r}"
@@ -372,7 +372,7 @@ class Tagging(Task):
         if metric not in parts:
             raise ConfigError(f"metric is {metric!r}; {nearest(metric, parts)}")
         part, whole = parts[metric]
-        return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)
+        return ratio(part, whole)
 
     def shown(self, example: TaggedText) -> dict[str, str]:
         return {"text": example.text, "gold": "; ".join(f"{k}: {example.text[a:b]}" for a, b, k in example.entities)}

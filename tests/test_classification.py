@@ -15,6 +15,7 @@ from thrice.data.readers import Table, read_table
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError
 from thrice.model.encoder import Encoder
+from thrice.tasks import classification
 from thrice.tasks.base import TaskModel
 from thrice.tasks.classification import Classification, ClassificationBatch, Example
 
@@ -107,6 +108,65 @@ def test_chunks_cover_the_whole_text_and_average_their_logits(tiny_checkpoint: P
     both = task.logits(model, data.batch([1, 0]))
     each = [task.logits(model, _only(data, [s])).mean(0) for s in range(4)]
     torch.testing.assert_close(both, torch.stack([each[3], sum(each[:3]) / 3]), atol=1e-6, rtol=0)
+
+
+def test_a_book_is_computed_in_parts_with_the_same_loss_and_gradients(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": "质量很好" * n, "label": str(n % 2)} for n in (40, 1, 7, 2)]
+    task = Classification.learn(table_of(rows), max_length=10, long_texts="chunks")
+    model, tokenizer = equipped(tiny_checkpoint, task)
+    data = task.encode(task.read(table_of(rows)), tokenizer)
+    batch = data.batch([2, 0, 3, 1])
+    seen: list[int] = []
+    model.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].num_tokens))
+    found = []
+    for most in (classification.MOST_TOKENS, 64):
+        monkeypatch.setattr(classification, "MOST_TOKENS", most)
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        found.append((loss.detach(), model.encoder.ffn[0].output.weight.grad.clone(), task.logits(model, batch)))
+        with torch.no_grad():
+            torch.testing.assert_close(task.logits(model, batch), found[0][2].detach(), atol=1e-6, rtol=1e-5)
+    assert max(seen[:3]) == batch.packed.num_tokens > 200
+    assert max(seen[3:]) <= 64
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_the_texts_of_iflytek_are_pooled_over_their_chunks(shared_data: Path, nano: Path) -> None:
+    from thrice.data.batching import training_batches
+
+    table = read_table(shared_data / "iflytek" / "train_few_all.json.gz")
+    options = {"text_column": "sentence", "label_column": "label_des"}
+    task = Classification.learn(table, **options, long_texts="chunks", max_length=128)
+    assert (len(task.labels), len(table.rows)) == (119, 3024)
+    encoder = load(str(nano))
+    tokenizer = Tokenizer.from_folder(nano, vocab_size=encoder.config.vocab_size)
+    examples = task.read(table)
+    data = task.encode(examples, tokenizer)
+    chunks = np.diff(data.borders)
+    assert np.bincount(chunks).tolist() == [0, 641, 865, 624, 573, 252, 38, 11, 8, 7, 2, 2, 1]
+    assert data.num_cut == 0
+    assert Classification.learn(table, **options, max_length=128).encode(examples, tokenizer).num_cut == 3024 - 641
+    longest = int(chunks.argmax())
+    inside = np.concatenate([data.encoded[s][1:-1] for s in range(*data.borders[longest : longest + 2])])
+    assert inside.tolist() == tokenizer.content_ids([examples[longest].text])[0], "the whole text, nothing twice"
+    largest = max(data.lengths[step].sum() for step in training_batches(3024, batch_size=32, seed=0, epoch=1))
+    assert largest < classification.MOST_TOKENS
+
+    model = TaskModel(encoder, task).eval()
+    chosen = [longest, *map(int, np.flatnonzero(chunks == 1)[:2]), *map(int, np.flatnonzero(chunks == 4)[:2])]
+    part = task.encode([examples[i] for i in chosen], tokenizer)
+    together, alone = model.predict(part), model.predict(part, max_tokens=1)
+    for one, other in zip(together, alone, strict=True):
+        contracts.assert_close(one, other)
+    batch = data.batch(chosen)
+    assert torch.bincount(batch.owner).tolist() == [12, 1, 1, 4, 4]
+    first = model.task.logits(model, data.batch([longest])).detach()
+    each = torch.cat([task.logits(model, _only(data, [s])) for s in range(*data.borders[longest : longest + 2])])
+    torch.testing.assert_close(first[0], each.mean(0), atol=1e-5, rtol=0)
 
 
 def _only(data: object, sequences: list[int]) -> ClassificationBatch:

@@ -287,7 +287,7 @@ CASES = [
     Case("Names and numbers", "a head", f"{TUNE} --data good.csv --head first_token",
          "--head is 'first_token'; did you mean first-token?"),
     Case("Names and numbers", "a metric", f"{TUNE} --data good.csv --metric acuracy",
-         "--metric 'acuracy': this task gives accuracy, macro_f1"),
+         "--metric 'acuracy': this task gives accuracy, macro_f1, matthews, f1"),
     Case("Names and numbers", "a pattern", f"{UNSHARE} --pattern atention",
          "sharing pattern 'atention' for N calls: nobody knows 'atention'; did you mean attention?"),
     Case("Names and numbers", "a preset", "inspect preset:bert-tny", "no preset called 'bert-tny'; did you mean bert-tiny...?"),

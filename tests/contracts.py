@@ -18,10 +18,13 @@ from thrice.predict import load_model
 from thrice.tasks.base import Task, TaskModel
 
 
-def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, perfect: Any) -> None:
+def task_contract(
+    task: Task, table: Table, checkpoint: Path, place: Path, *, perfect: Any, tolerance: float = 1e-5
+) -> None:
     """Run the contract of a task on a table with gold answers.
 
-    perfect: gives, from an example, the prediction that says exactly its gold answer.
+    perfect: gives, from an example, the prediction that says exactly its gold answer. tolerance: how far the other
+    examples of a batch may move a number of an answer; above 1e-5 only where numbers are large.
     """
     encoder = load_any(str(checkpoint))
     tokenizer = Tokenizer.from_folder(checkpoint, vocab_size=encoder.config.vocab_size)
@@ -30,7 +33,8 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     assert all(isinstance(task.split_key(row)[0], str) for row in table.rows)
 
     scores = task.score([perfect(example) for example in examples], examples)
-    assert {name: scores[name] for name in task.metrics} == dict.fromkeys(task.metrics, 1.0)
+    for name in task.metrics:
+        assert abs(scores[name] - 1) <= 1e-12, name
     assert not scores["collapsed"]
     json.dumps(scores)
 
@@ -43,7 +47,7 @@ def task_contract(task: Task, table: Table, checkpoint: Path, place: Path, *, pe
     model = TaskModel(encoder, task, seed=1)
     data = task.encode(examples, tokenizer)
     assert len(data) == len(examples)
-    _batches_change_nothing(model, data)
+    _batches_change_nothing(model, data, tolerance)
     _parts_make_up_the_whole(model, data)
     _learns_one_batch(model, data)
 
@@ -72,11 +76,11 @@ def counts_contract(task: Task, predictions: Sequence[Any], examples: Sequence[A
         assert nothing == 0
 
 
-def _batches_change_nothing(model: TaskModel, data: Any) -> None:
+def _batches_change_nothing(model: TaskModel, data: Any, tolerance: float) -> None:
     alone = model.predict(data, max_tokens=1)
     for max_tokens in (50, 10_000):
         for one, other in zip(alone, model.predict(data, max_tokens=max_tokens), strict=True):
-            assert_close(one, other)
+            assert_close(one, other, tolerance=tolerance)
 
 
 def _parts_make_up_the_whole(model: TaskModel, data: Any) -> None:

@@ -15,6 +15,7 @@ from thrice.data.readers import Table, read_table
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError
 from thrice.model.encoder import Encoder
+from thrice.tasks import classification
 from thrice.tasks.base import TaskModel
 from thrice.tasks.classification import Classification, ClassificationBatch, Example
 
@@ -109,6 +110,65 @@ def test_chunks_cover_the_whole_text_and_average_their_logits(tiny_checkpoint: P
     torch.testing.assert_close(both, torch.stack([each[3], sum(each[:3]) / 3]), atol=1e-6, rtol=0)
 
 
+def test_a_book_is_computed_in_parts_with_the_same_loss_and_gradients(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": "质量很好" * n, "label": str(n % 2)} for n in (40, 1, 7, 2)]
+    task = Classification.learn(table_of(rows), max_length=10, long_texts="chunks")
+    model, tokenizer = equipped(tiny_checkpoint, task)
+    data = task.encode(task.read(table_of(rows)), tokenizer)
+    batch = data.batch([2, 0, 3, 1])
+    seen: list[int] = []
+    model.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].num_tokens))
+    found = []
+    for most in (classification.MOST_TOKENS, 64):
+        monkeypatch.setattr(classification, "MOST_TOKENS", most)
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        found.append((loss.detach(), model.encoder.ffn[0].output.weight.grad.clone(), task.logits(model, batch)))
+        with torch.no_grad():
+            torch.testing.assert_close(task.logits(model, batch), found[0][2].detach(), atol=1e-6, rtol=1e-5)
+    assert max(seen[:3]) == batch.packed.num_tokens > 200
+    assert max(seen[3:]) <= 64
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_the_texts_of_iflytek_are_pooled_over_their_chunks(shared_data: Path, nano: Path) -> None:
+    from thrice.data.batching import training_batches
+
+    table = read_table(shared_data / "iflytek" / "train_few_all.json.gz")
+    options = {"text_column": "sentence", "label_column": "label_des"}
+    task = Classification.learn(table, **options, long_texts="chunks", max_length=128)
+    assert (len(task.labels), len(table.rows)) == (119, 3024)
+    encoder = load(str(nano))
+    tokenizer = Tokenizer.from_folder(nano, vocab_size=encoder.config.vocab_size)
+    examples = task.read(table)
+    data = task.encode(examples, tokenizer)
+    chunks = np.diff(data.borders)
+    assert np.bincount(chunks).tolist() == [0, 641, 865, 624, 573, 252, 38, 11, 8, 7, 2, 2, 1]
+    assert data.num_cut == 0
+    assert Classification.learn(table, **options, max_length=128).encode(examples, tokenizer).num_cut == 3024 - 641
+    longest = int(chunks.argmax())
+    inside = np.concatenate([data.encoded[s][1:-1] for s in range(*data.borders[longest : longest + 2])])
+    assert inside.tolist() == tokenizer.content_ids([examples[longest].text])[0], "the whole text, nothing twice"
+    largest = max(data.lengths[step].sum() for step in training_batches(3024, batch_size=32, seed=0, epoch=1))
+    assert largest < classification.MOST_TOKENS
+
+    model = TaskModel(encoder, task).eval()
+    chosen = [longest, *map(int, np.flatnonzero(chunks == 1)[:2]), *map(int, np.flatnonzero(chunks == 4)[:2])]
+    part = task.encode([examples[i] for i in chosen], tokenizer)
+    together, alone = model.predict(part), model.predict(part, max_tokens=1)
+    for one, other in zip(together, alone, strict=True):
+        contracts.assert_close(one, other)
+    batch = data.batch(chosen)
+    assert torch.bincount(batch.owner).tolist() == [12, 1, 1, 4, 4]
+    first = model.task.logits(model, data.batch([longest])).detach()
+    each = torch.cat([task.logits(model, _only(data, [s])) for s in range(*data.borders[longest : longest + 2])])
+    torch.testing.assert_close(first[0], each.mean(0), atol=1e-5, rtol=0)
+
+
 def _only(data: object, sequences: list[int]) -> ClassificationBatch:
     from thrice.model.packing import pack
 
@@ -145,6 +205,29 @@ def test_scores_worked_out_by_hand() -> None:
     # a: P 1, R 1/2, F 2/3; b: P 1/3, R 1, F 1/2; c: 0.
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert scores["confusion"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    # Gorodkin's R_3: (2 right * 4 - 1 * 2 - 3 * 1) / sqrt((16 - 1 - 9) (16 - 4 - 1 - 1)).
+    assert scores["matthews"] == pytest.approx(3 / math.sqrt(6 * 10))
+    assert "f1" not in task.metrics, "of two classes only"
+
+
+def test_of_two_classes_f1_is_that_of_the_positive_one() -> None:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    rows = [{"text": "x", "label": name} for name in ("0", "1")]
+    truths, answers = "1101001011", "1001011010"
+    examples = [Example(text="x", labels=(int(name),)) for name in truths]
+    said = [{"prediction": name} for name in answers]
+    for positive in (None, "0"):
+        task = Classification.learn(table_of(rows), positive_class=positive)
+        scores = task.score(said, examples)
+        expected = f1_score(list(truths), list(answers), pos_label=positive or "1")
+        assert scores["f1"] == pytest.approx(expected)
+        assert scores["matthews"] == pytest.approx(matthews_corrcoef(list(truths), list(answers)))
+        contracts.counts_contract(task, said, examples)
+    with pytest.raises(ConfigError, match="is no class; known: 0, 1"):
+        Classification.learn(table_of(rows), positive_class="2")
+    with pytest.raises(ConfigError, match="two classes, one per text; here are 3"):
+        Classification.learn(table_of([*rows, {"text": "x", "label": "2"}]), positive_class="2")
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

@@ -261,7 +261,7 @@ def test_unknown_task_options_and_metrics_are_named(tiny_checkpoint: Path, revie
     with pytest.raises(ConfigError, match="did you mean classification"):
         read_splits("classifcation", source, {})
     with pytest.raises(ConfigError, match="accuracy, macro_f1"):
-        run(str(tiny_checkpoint), tmp_path / "out", reviews, metric="f1")
+        run(str(tiny_checkpoint), tmp_path / "out", reviews, metric="f2")
 
 
 def test_presets_borrow_the_chinese_vocabulary_or_want_one_named() -> None:

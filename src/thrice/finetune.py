@@ -42,7 +42,7 @@ class DataSource:
     columns: tuple[str, ...] | None = None
     """Names of the columns of files without a header row."""
     format: str | None = None
-    """jsonl, csv, tsv or parquet, where the file's name does not tell."""
+    """jsonl, csv, tsv, parquet or conll, where the file's name does not tell."""
     split_seed: int = 0
     """Seeds the hash that splits `data`."""
 
@@ -255,12 +255,13 @@ def save_model(model: TaskModel, folder: Path, tokenizer: Tokenizer, *, facts: M
     Raises CheckpointError where the folder holds something else.
     """
     sidecar = {"task": {"name": model.task.name, "settings": model.task.settings()}, **(facts or {})}
-    own = {} if model.head is None else {TASK_HEAD: model.head.state_dict()}
     config = model.task.stock_config()
-    more: dict[str, Any] = {"tokenizer": tokenizer, "extra_config": config, "sidecar": sidecar, "beside": own}
-    if isinstance(model.encoder, StockEncoder):
-        return save_stock(model.encoder, folder, **more)
-    return save(model.encoder, folder, **more)
+    with model.task.as_saved(model):
+        own = {} if model.head is None else {TASK_HEAD: model.head.state_dict()}
+        more: dict[str, Any] = {"tokenizer": tokenizer, "extra_config": config, "sidecar": sidecar, "beside": own}
+        if isinstance(model.encoder, StockEncoder):
+            return save_stock(model.encoder, folder, **more)
+        return save(model.encoder, folder, **more)
 
 
 def default_training(config: EncoderConfig | StockConfig, changes: Mapping[str, Any]) -> TrainingConfig:

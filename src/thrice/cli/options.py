@@ -35,7 +35,7 @@ _task = functools.partial(_option, panel="Task")
 _training = functools.partial(_option, panel="Training")
 
 Columns = Annotated[str | None, _data("Column names of files without a header row: text,label")]
-Format = Annotated[str | None, _data("jsonl, json, csv, tsv or parquet, where the name does not tell.")]
+Format = Annotated[str | None, _data("jsonl, json, csv, tsv, parquet or conll, where the name does not tell.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,14 @@
-"""Cells of a label column to names of classes."""
+"""Cells of a label column to names of classes, and what the classes weigh."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from typing import Any
 
 from thrice.data.readers import Cell, Table, raise_for_rows
-from thrice.errors import DataError
+from thrice.errors import ConfigError, DataError, nearest
 
 
 def label_names(table: Table, column: str, *, multi_label: bool) -> list[tuple[str, ...]]:
@@ -46,6 +48,32 @@ def names_in(cell: Cell, *, multi_label: bool) -> tuple[str, ...]:
     if wrong:
         raise DataError(f"{json.dumps(wrong[0])[:40]} in a list of labels; every item must be a name")
     return tuple(dict.fromkeys(word if isinstance(word, str) else json.dumps(word) for word in words))
+
+
+def class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[str]) -> tuple[float, ...] | None:
+    """Give the weight of every class that --class-weight asks for: "balanced", or name=weight and 1 for the others.
+
+    counts: rows of each class. Raises ConfigError for what is neither, an unknown class or a weight not above 0.
+    """
+    if text is None:
+        return None
+    if text == "balanced":
+        total = sum(counts.values())
+        return tuple(total / (len(labels) * counts[name]) for name in labels)
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            given[name] = float(weight)
+        except ValueError:
+            raise ConfigError(
+                f"--class-weight {text!r}: expected 'balanced' or name=weight,..., got {part!r}"
+            ) from None
+        if name not in labels:
+            raise ConfigError(f"--class-weight {part!r}: no class called {name!r}; {nearest(name, labels)}")
+        if not 0 < given[name] < math.inf:
+            raise ConfigError(f"--class-weight {part!r}: expected a number above 0; leave rows of a class out instead")
+    return tuple(given.get(name, 1.0) for name in labels)
 
 
 def _json_value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tables of strings out of jsonl, csv, tsv, parquet and hub data sets, exactly as they were written."""
+"""Tables of strings out of jsonl, csv, tsv, parquet, CoNLL files and hub data sets, exactly as they were written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.data.columns import Columns, guess_columns
+from thrice.data.conll import conll_objects
 from thrice.data.decoding import bytes_of, decoded
 from thrice.data.headers import check_header, check_stated
 from thrice.data.parquet import parquet_blocks
@@ -23,7 +24,8 @@ from thrice.errors import ConfigError, DataError, nearest
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
-FORMAT_NAMES = ("csv", "json", "jsonl", "parquet", "tsv")
+FORMATS |= {".bio": "conll", ".conll": "conll"}
+FORMAT_NAMES = ("conll", "csv", "json", "jsonl", "parquet", "tsv")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -75,8 +77,9 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
     source: a path ending in .jsonl, .json (lines or one array), .csv, .tsv, each also .gz, or .parquet; where no
         such path exists, the id of a hub data set: "owner/name", "owner/name:config", "owner/name:config@split".
         A .json file in the shape of SQuAD gives one row a question, see `data.squad`.
-    columns: names for a csv or tsv file that has no header row.
-    format: "jsonl", "json", "csv", "tsv" or "parquet", for other file names.
+        A .conll or .bio file, also .gz, gives one row a sentence, see `data.conll`.
+    columns: names for a csv or tsv file that has no header row, or for the fields of a CoNLL file.
+    format: "jsonl", "json", "csv", "tsv", "conll" or "parquet", for other file names.
 
     tsv is split on tabs and nothing else: quotes mean nothing. csv follows RFC 4180. Lines end with \\n or \\r\\n only.
     JSON numbers and booleans become the text they were written as; other nested values become JSON text.
@@ -91,7 +94,7 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
             raise DataError(f"{name}: no such file")
         return _table(name, _hub_objects(name))
     kind = format_of(path, format)
-    if columns is not None and kind not in ("csv", "tsv"):
+    if columns is not None and kind not in ("csv", "tsv", "conll"):
         raise ConfigError(f"{name}: {kind} files name their own columns; column names are for csv and tsv files")
     if kind == "parquet":
         return _table(name, _parquet_objects(path))
@@ -101,6 +104,8 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
         raise DataError(f"{name} is empty")
     if kind == "json":
         return _table(name, json_objects(data, text, name))
+    if kind == "conll":
+        return _table(name, conll_objects(text, name, columns))
     return _table(name, delimited_objects(data, text, name, kind, columns))
 
 

@@ -69,13 +69,13 @@ def stream_rows(
 
     source, columns, format: as `read_table` has them. check: called with every block of the first reading; what it
     raises is raised once the file itself is known to be sound.
-    Lines of json, csv, tsv and parquet need the memory of one block. A JSON array, a SQuAD-shaped file, a hub data set
-    and what cannot be read twice, such as a pipe, are held whole.
+    Lines of json, csv, tsv and parquet need the memory of one block. A JSON array, a SQuAD-shaped file, a CoNLL file, a
+    hub data set and what cannot be read twice, such as a pipe, are held whole.
     Raises DataError and ConfigError as `read_table` does, all bad rows of the file at once.
     """
     name, path = str(source), Path(source).expanduser()
     kind = readers.format_of(path, format) if path.is_file() else None
-    if kind is None or (kind == "json" and _is_one_value(path)):
+    if kind in (None, "conll") or (kind == "json" and _is_one_value(path)):
         table = read_table(source, columns=columns, format=format)
         if check is not None:
             check(table)

@@ -5,6 +5,7 @@ Letters: B sequences, T real tokens of the batch, S width of a padded batch, H h
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -141,6 +142,26 @@ def pack(
         torch.from_numpy(starts),
         prefixes,
     )
+
+
+def parts_of(batch: PackedBatch, max_tokens: int) -> tuple[list[PackedBatch], Tensor]:
+    """Give a batch as batches of at most max_tokens tokens, and (B,) where the caller's i-th sequence stands in them.
+
+    The parts follow each other in packed order, and so do their own sequences; a sequence longer than max_tokens is a
+    part of its own.
+    """
+    borders = [0, *itertools.accumulate(batch.lengths)]
+    ranks = torch.searchsorted(batch.cumulative_lengths[:-1].to(batch.starts), batch.starts)
+    parts = []
+    first = 0
+    while first < len(batch.lengths):
+        last = max(first + 1, bisect.bisect_right(borders, borders[first] + max_tokens) - 1)
+        inside = slice(borders[first], borders[last])
+        starts = torch.tensor(borders[first:last], device=batch.starts.device) - borders[first]
+        ids, types, positions = batch.input_ids[inside], batch.token_type_ids[inside], batch.position_ids[inside]
+        parts.append(PackedBatch(ids, types, positions, batch.lengths[first:last], starts))
+        first = last
+    return parts, ranks
 
 
 def from_padded(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -154,6 +155,13 @@ class Task(ABC):
     @abstractmethod
     def restore(cls, settings: dict[str, Any]) -> Task:
         """Give the task that gave these settings."""
+
+    def as_saved(self, model: TaskModel) -> AbstractContextManager[None]:
+        """Hold a model in the form in which it is saved, for as long as the context lasts: it is so already, mostly.
+
+        `restore` gives a task that takes the saved form for what it is.
+        """
+        return nullcontext()
 
     @abstractmethod
     def stock_config(self) -> dict[str, Any]:

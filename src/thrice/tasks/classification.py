@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from thrice.data.encoding import Encoded, encode_texts
-from thrice.data.labels import label_names, names_in
+from thrice.data.labels import class_weights, label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
+from thrice.data.scores import collapsed, matthews, ratio
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
-from thrice.model.packing import PackedBatch, pack
+from thrice.model.packing import PackedBatch, pack, parts_of
 from thrice.model.stock import AnyEncoder
 from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
 HEADS = ("stock", "first-token")
 LONG_TEXTS = ("head", "head+tail", "chunks")
-COLLAPSED_SHARE = 0.99
+MOST_TOKENS = 16_384
+"""Tokens of texts in chunks computed at once; 32 texts of IFLYTEK, in 107 chunks at most, have up to 11,600."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +108,19 @@ class Classification(Task):
     """Whether a text may have several classes or none."""
     class_weights: tuple[float, ...] | None = None
     """Weight of each class in the loss."""
+    positive_class: str | None = None
+    """Of two classes the one that "f1" is about; the last of them, "1" of "0" and "1", where None."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("micro_f1", "macro_f1", "accuracy") if self.multi_label else ("accuracy", "macro_f1")
+        if self.multi_label:
+            return ("micro_f1", "macro_f1", "accuracy")
+        return ("accuracy", "macro_f1", "matthews", *(["f1"] if len(self.labels) == 2 else []))
+
+    @property
+    def positive(self) -> int:
+        """Of two classes the one that "f1" is about."""
+        return len(self.labels) - 1 if self.positive_class is None else self.labels.index(self.positive_class)
 
     @classmethod
     def learn(  # type: ignore[override]  # every task has options of its own
@@ -123,11 +135,13 @@ class Classification(Task):
         long_texts: str = "head",
         multi_label: bool = False,
         class_weight: str | None = None,
+        positive_class: str | None = None,
     ) -> Classification:
         """Give the task of the training rows.
 
         text_column, text_pair_column, label_column: names, guessed where obvious. class_weight: "balanced" (n / (k *
-        count), as scikit-learn has it) or "name=weight,name=weight", 1 for classes not named.
+        count), as scikit-learn has it) or "name=weight,name=weight", 1 for classes not named. positive_class: of two
+        classes the one that the metric f1 is about, the last one unless given.
         Raises ConfigError for an impossible option, DataError for columns that cannot be found, missing labels or
         fewer than two classes.
         """
@@ -154,6 +168,12 @@ class Classification(Task):
                 "classifier needs two - is it the right column? name it with --label-column"
             )
         labels = tuple(sorted(counts))
+        if positive_class is not None and (multi_label or len(labels) != 2):
+            raise ConfigError(
+                f"positive_class {positive_class!r} is for two classes, one per text; here are {len(labels)}"
+            )
+        if positive_class is not None and positive_class not in labels:
+            raise ConfigError(f"positive_class {positive_class!r} is no class; {nearest(positive_class, labels)}")
         return cls(
             labels=labels,
             columns=columns,
@@ -161,7 +181,8 @@ class Classification(Task):
             max_length=max_length,
             long_texts=long_texts,
             multi_label=multi_label,
-            class_weights=_class_weights(class_weight, labels, counts),
+            class_weights=class_weights(class_weight, labels, counts),
+            positive_class=positive_class,
         )
 
     def describe(self) -> str:
@@ -254,15 +275,24 @@ class Classification(Task):
 
     def logits(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
         """Give (B, labels), averaged over the chunks of an example."""
-        encoder, packed = model.encoder, batch.packed
-        if self.head == "stock":
-            logits = encoder.classify(packed)
+        packed = batch.packed
+        if len(packed.lengths) == batch.num_examples:
+            return self._of_sequences(model.encoder, packed)
+        if packed.num_tokens <= MOST_TOKENS:
+            logits = self._of_sequences(model.encoder, packed)
         else:
-            logits = encoder.heads["token"](encoder(packed)[packed.starts])
-        if len(logits) == batch.num_examples:
-            return logits
+            # Of a batch of books one part is held at a time, and computed a second time on the way back.
+            parts, ranks = parts_of(packed, MOST_TOKENS)
+            run: Any = partial(checkpoint, use_reentrant=False) if torch.is_grad_enabled() else _call
+            logits = torch.cat([run(self._of_sequences, model.encoder, part) for part in parts])[ranks]
         summed = logits.new_zeros(batch.num_examples, logits.shape[1]).index_add(0, batch.owner, logits)
         return summed / torch.bincount(batch.owner, minlength=batch.num_examples).unsqueeze(1)
+
+    def _of_sequences(self, encoder: AnyEncoder, packed: PackedBatch) -> Tensor:
+        if self.head == "stock":
+            return encoder.classify(packed)
+        logits: Tensor = encoder.heads["token"](encoder(packed)[packed.starts])
+        return logits
 
     def loss(self, model: TaskModel, batch: ClassificationBatch) -> Tensor:
         logits = self.logits(model, batch)
@@ -295,7 +325,8 @@ class Classification(Task):
         return answers
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
-        """Give accuracy, macro F1 over all known classes and the confusion matrix (rows gold, columns predicted).
+        """Give accuracy, macro F1 over all known classes, Matthews' correlation, of two classes F1 of the positive one,
+        and the confusion matrix (rows gold, columns predicted).
 
         With several labels per text: micro F1, macro F1 and accuracy of the whole set; no confusion matrix.
         "collapsed" where at least 99% of the answers are one answer and no more is right than that answer gives.
@@ -308,18 +339,24 @@ class Classification(Task):
                 "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
                 "macro_f1": float(f1_score(gold, said, average="macro", zero_division=0.0)),
                 "accuracy": float((gold == said).all(axis=1).mean()),
-                "collapsed": _collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
+                "collapsed": collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
             }
         index = {name: i for i, name in enumerate(self.labels)}
         truths = [example.labels[0] for example in examples]
         answers = [index[prediction["prediction"]] for prediction in predictions]
         known = range(len(self.labels))
-        return {
+        confusion = confusion_matrix(truths, answers, labels=known)
+        scores: dict[str, Any] = {
             "accuracy": float(accuracy_score(truths, answers)),
             "macro_f1": float(f1_score(truths, answers, labels=known, average="macro", zero_division=0.0)),
-            "confusion": confusion_matrix(truths, answers, labels=known).tolist(),
-            "collapsed": _collapsed(answers, truths),
+            "matthews": float(matthews(confusion.diagonal(), confusion.sum(axis=0), confusion.sum(axis=1))),
+            "confusion": confusion.tolist(),
+            "collapsed": collapsed(answers, truths),
         }
+        if len(self.labels) == 2:
+            one = [self.positive]
+            scores["f1"] = float(f1_score(truths, answers, labels=one, average="macro", zero_division=0.0))
+        return scores
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> np.ndarray:
         """Give (n, 3 * labels + 2): per class rightly said, said, and gold; then whether all is right, and 1."""
@@ -331,11 +368,15 @@ class Classification(Task):
         size = len(self.labels)
         right, said, gold = (sums[..., part * size : (part + 1) * size] for part in range(3))
         if metric == "accuracy":
-            return _ratio(sums[..., -2], sums[..., -1])
+            return ratio(sums[..., -2], sums[..., -1])
         if metric == "micro_f1":
-            return _ratio(2 * right.sum(axis=-1), said.sum(axis=-1) + gold.sum(axis=-1))
+            return ratio(2 * right.sum(axis=-1), said.sum(axis=-1) + gold.sum(axis=-1))
         if metric == "macro_f1":
-            return _ratio(2 * right, said + gold).mean(axis=-1)
+            return ratio(2 * right, said + gold).mean(axis=-1)
+        if metric == "matthews":
+            return matthews(right, said, gold)
+        if metric == "f1":
+            return ratio(2 * right, said + gold)[..., self.positive]
         raise ConfigError(f"metric is {metric!r}; {nearest(metric, self.metrics)}")
 
     def shown(self, example: Example) -> dict[str, str]:
@@ -377,37 +418,5 @@ class Classification(Task):
 PLUGIN = Classification
 
 
-def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[str]) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    if text == "balanced":
-        total = sum(counts.values())
-        return tuple(total / (len(labels) * counts[name]) for name in labels)
-    given: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, weight = part.rpartition("=")
-        try:
-            given[name] = float(weight)
-        except ValueError:
-            raise ConfigError(
-                f"--class-weight {text!r}: expected 'balanced' or name=weight,..., got {part!r}"
-            ) from None
-        if name not in labels:
-            raise ConfigError(f"--class-weight {part!r}: no class called {name!r}; {nearest(name, labels)}")
-        if not 0 < given[name] < math.inf:
-            raise ConfigError(f"--class-weight {part!r}: expected a number above 0; leave rows of a class out instead")
-    return tuple(given.get(name, 1.0) for name in labels)
-
-
-def _collapsed(answers: Sequence[Any], truths: Sequence[Any]) -> bool:
-    if not answers:
-        return False
-    most, count = Counter(answers).most_common(1)[0]
-    right = sum(a == t for a, t in zip(answers, truths, strict=True))
-    varied = len(set(truths)) > 1
-    return varied and count >= COLLAPSED_SHARE * len(answers) and right <= sum(t == most for t in truths)
-
-
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Give part / whole, 0 where there is no whole."""
-    return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)
+def _call(function: Callable[..., Tensor], *given: Any) -> Tensor:
+    return function(*given)

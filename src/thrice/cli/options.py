@@ -48,7 +48,8 @@ class RunOptions:
     test: Annotated[str | None, _data("Rows scored once, at the best dev epoch.")] = None
     columns: Columns = None
     format: Format = None
-    split_seed: Annotated[int, _data("Seeds the hash that splits --data.")] = 0
+    split_seed: Annotated[int, _data("Seeds the hash that splits --data, and that of --shots.")] = 0
+    shots: Annotated[int | None, _data("Few-shot: so many training rows per class, as many dev rows at most.")] = None
 
     task: Annotated[str, _task("See: thrice list tasks")] = "classification"
     text_column: Annotated[str | None, _task("Column of the text, if not obvious.")] = None

@@ -204,7 +204,7 @@ def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid
     task = {"task": options.task, "metric": options.metric, **options.task_options()}
     columns = None if source.columns is None else list(source.columns)
     data = {"data": source.data, "train": source.train, "dev": source.dev, "test": source.test, "columns": columns}
-    task |= data | {"format": source.format, "split_seed": source.split_seed}
+    task |= data | {"format": source.format, "split_seed": source.split_seed, "shots": source.shots}
     given = {key: entry for key, entry in task.items() if entry is not None}
     tokenizer = {} if options.tokenizer is None else {"tokenizer": options.tokenizer}
     return {"arms": arms, "tasks": {options.task: given}, "training": options.training() | extra, **tokenizer}

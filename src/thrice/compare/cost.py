@@ -201,7 +201,7 @@ def _built(
     for key, arm in wanted.items():
         training[key] = study.training_of(Cell(arm.name, name, study.seeds[0], arm.points[0]))
         model, tokenizer = build(arm.model, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-        models[key], data[key] = model.to(_device()), task.encode(splits.train, tokenizer)
+        models[key], data[key] = model.to(_device()), model.task.encode(splits.train, tokenizer)
     return models, data, training
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from thrice.data.classes import class_counts, class_scores, collapsed, score_of_counts
 from thrice.data.encoding import Encoded, encode_texts
 from thrice.data.labels import label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
@@ -24,7 +25,6 @@ from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
 HEADS = ("stock", "first-token")
 LONG_TEXTS = ("head", "head+tail", "chunks")
-COLLAPSED_SHARE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,43 +300,26 @@ class Classification(Task):
         With several labels per text: micro F1, macro F1 and accuracy of the whole set; no confusion matrix.
         "collapsed" where at least 99% of the answers are one answer and no more is right than that answer gives.
         """
-        from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
-
         if self.multi_label:
+            from sklearn.metrics import f1_score
+
             gold, said = self._sets(predictions, examples)
             return {
                 "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
                 "macro_f1": float(f1_score(gold, said, average="macro", zero_division=0.0)),
                 "accuracy": float((gold == said).all(axis=1).mean()),
-                "collapsed": _collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
+                "collapsed": collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
             }
         index = {name: i for i, name in enumerate(self.labels)}
-        truths = [example.labels[0] for example in examples]
         answers = [index[prediction["prediction"]] for prediction in predictions]
-        known = range(len(self.labels))
-        return {
-            "accuracy": float(accuracy_score(truths, answers)),
-            "macro_f1": float(f1_score(truths, answers, labels=known, average="macro", zero_division=0.0)),
-            "confusion": confusion_matrix(truths, answers, labels=known).tolist(),
-            "collapsed": _collapsed(answers, truths),
-        }
+        return class_scores(self.labels, [example.labels[0] for example in examples], answers)
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> np.ndarray:
         """Give (n, 3 * labels + 2): per class rightly said, said, and gold; then whether all is right, and 1."""
-        gold, said = self._sets(predictions, examples)
-        whole = (gold == said).all(axis=1, keepdims=True)
-        return np.hstack([gold * said, said, gold, whole, np.ones_like(whole)]).astype(np.float64)
+        return class_counts(*self._sets(predictions, examples))
 
     def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
-        size = len(self.labels)
-        right, said, gold = (sums[..., part * size : (part + 1) * size] for part in range(3))
-        if metric == "accuracy":
-            return _ratio(sums[..., -2], sums[..., -1])
-        if metric == "micro_f1":
-            return _ratio(2 * right.sum(axis=-1), said.sum(axis=-1) + gold.sum(axis=-1))
-        if metric == "macro_f1":
-            return _ratio(2 * right, said + gold).mean(axis=-1)
-        raise ConfigError(f"metric is {metric!r}; {nearest(metric, self.metrics)}")
+        return score_of_counts(metric, sums)
 
     def shown(self, example: Example) -> dict[str, str]:
         texts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
@@ -397,17 +380,3 @@ def _class_weights(text: str | None, labels: tuple[str, ...], counts: Counter[st
         if not 0 < given[name] < math.inf:
             raise ConfigError(f"--class-weight {part!r}: expected a number above 0; leave rows of a class out instead")
     return tuple(given.get(name, 1.0) for name in labels)
-
-
-def _collapsed(answers: Sequence[Any], truths: Sequence[Any]) -> bool:
-    if not answers:
-        return False
-    most, count = Counter(answers).most_common(1)[0]
-    right = sum(a == t for a, t in zip(answers, truths, strict=True))
-    varied = len(set(truths)) > 1
-    return varied and count >= COLLAPSED_SHARE * len(answers) and right <= sum(t == most for t in truths)
-
-
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Give part / whole, 0 where there is no whole."""
-    return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)

@@ -124,7 +124,7 @@ def _rows_of(table: Table, chosen: Sequence[int]) -> Table:
 
 
 def _keep_shots(task: Task, tables: dict[str, Table], *, shots: int, seed: int) -> None:
-    """Leave so many rows per class in train, at most so many in dev: whoever has few to learn from has few there too."""
+    """Leave so many rows per class in train and at most so many in dev: who has few to learn from has few there too."""
     for part in ("train", "dev"):
         texts, labels = zip(*(task.split_key(row) for row in tables[part].rows), strict=True)
         chosen = choose_shots(texts, labels, shots=shots, seed=seed, fewer=part == "dev")

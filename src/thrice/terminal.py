@@ -285,6 +285,10 @@ def fewshot_result(found: dict[str, Any], console: Console) -> None:
     for (model, method), own in cells.items():
         table.add_row(model, method, *(own.get(k, own.get(None, "")) for k in sizes))
     console.print(table)
+    for name, costs in found.get("cost", {}).items():
+        stored, called = costs["parameters_stored"] / 1e6, costs["parameters_called"] / 1e6
+        size = costs["file_bytes"] / 1e6
+        console.print(Text(f"{name}: {stored:.2f} M parameters stored, {called:.2f} M called, {size:.1f} MB (float32)"))
     for pair in found["differences"]:
         if pair["mean"] is not None:
             reach = "" if pair["low"] is None else f" [{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]"

@@ -57,6 +57,7 @@ def fewshot(
     Prompts use the head a checkpoint was pre-trained with: masked-language, or ELECTRA's replaced-token head. Training
     options hold for both; a few examples want many epochs and small batches: --epochs 20 --batch-size 8.
     """
+    from thrice.compare.cost import model_costs
     from thrice.compare.fewshot import fewshot_study, fewshot_table
     from thrice.compare.grid import threads_of
     from thrice.compare.runner import Engine, run_study
@@ -86,8 +87,17 @@ def fewshot(
         threads=threads or threads_before or max(1, cores() // jobs),
     )
     with resumable(), study_progress(study, screen.err) as callbacks:
-        run_study(study, folder, engine=Engine(jobs=jobs), restart=restart, command=_typed(), minutes=None, **callbacks)
-    found = fewshot_table(folder)
+        run_study(
+            study,
+            folder,
+            engine=Engine(jobs=jobs),
+            restart=restart,
+            command=_typed(),
+            minutes=None,
+            cost=False,
+            **callbacks,
+        )
+    found = fewshot_table(folder) | {"cost": model_costs(models, timing=False)["arms"]}
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:

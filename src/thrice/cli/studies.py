@@ -282,6 +282,7 @@ def _run_study(
             restart=restart,
             command=command,
             minutes=minutes,
+            cost=True,
             on_plan=plan if plans else None,
             **callbacks,
         )

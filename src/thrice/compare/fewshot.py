@@ -45,9 +45,9 @@ def fewshot_study(
     """Give the study of these models by these methods, learning from so many examples per class.
 
     options: of the fewshot and classification tasks, each of which is given those that it has. shots: examples per
-    class, each drawn `splits` times, the same ones for all models and methods; with one file (`data`) a split is another
-    test part too. Where the test rows are a file of their own, nothing depends on the split without training, and
-    zero-shot is computed once.
+    class, each drawn `splits` times, the same ones for all models and methods; with one file (`data`) a split is
+    another test part too. Where the test rows are a file of their own, nothing depends on the split without training,
+    and zero-shot is computed once.
     Raises ConfigError that lists everything that cannot be.
     """
     problems = [f"no method {name!r}; {nearest(name, KINDS)}" for name in methods if name not in KINDS]

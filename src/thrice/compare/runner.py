@@ -85,6 +85,7 @@ def run_study(
     restart: bool = False,
     command: str | None = None,
     minutes: float | None = None,
+    cost: bool = True,
     on_plan: Callable[[], None] | None = None,
     on_start: Callable[[int, int], None] | None = None,
     on_steps: Callable[[int], None] | None = None,
@@ -97,7 +98,8 @@ def run_study(
 
     engine: where cells are computed; one after the other in this process where none is given.
     restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
-    minutes: the budget; when it is spent, cells in work are saved and the next start goes on with them.
+    cost: whether times and memory are measured at the end. minutes: the budget; when it is spent, cells in work are
+    saved and the next start goes on with them.
     on_plan: called when it is known that the study can be run. on_start: told the steps of the missing cells and how
     many of them the folder holds already; on_steps: told the steps done since; on_cell: given each finished row;
     on_cost: told that measuring begins.
@@ -137,7 +139,7 @@ def run_study(
         if budget.is_set():
             return False
         write_compared_items(study, folder)
-        if any(arm.model != TFIDF for arm in study.arms):
+        if cost and any(arm.model != TFIDF for arm in study.arms):
             if on_cost is not None:
                 on_cost()
             measure_cost(study, folder, {task.name: read_task(task) for task in study.tasks})

@@ -64,6 +64,8 @@ class Task(ABC):
     """One sentence for `thrice list tasks`."""
     answers: ClassVar[tuple[str, ...]] = ("prediction",)
     """Keys of a prediction: columns that `thrice predict` adds."""
+    zero_shot: ClassVar[bool] = False
+    """Whether an un-tuned checkpoint can answer: no weight of the task is new, and its options say all there is."""
 
     @property
     @abstractmethod

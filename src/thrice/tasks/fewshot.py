@@ -129,6 +129,7 @@ class FewShot(Task):
     name = "fewshot"
     summary = "classes of a text or a pair by prompts: patterns, a verbalizer, and the head the checkpoint came with"
     answers = ("prediction", "probabilities")
+    zero_shot = True
 
     patterns: tuple[str, ...]
     """Texts with {text} or {text_pair}, and {mask}."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from thrice import cli
 from thrice.cli import screen
 
-COMMANDS = ("compare", "demo", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
+COMMANDS = ("compare", "demo", "fewshot", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -244,3 +244,4 @@ def test_advice_is_given_under_limits(
     assert "nothing fits; nearest: tfidf" in out
     code, _, err = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "-1")
     assert code == 2
+    assert "max" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from thrice.cli import screen
-from thrice.cli.app import app, resumable
+from thrice.cli.app import app, resumable, typed
 from thrice.cli.options import (
     MODEL_HELP,
     Json,
@@ -21,12 +22,14 @@ from thrice.cli.options import (
     cores,
     takes_run_options,
 )
-from thrice.cli.studies import _running, _typed
 from thrice.errors import ConfigError
 
 
-def _prompts(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Few-shot")
+def _option(help: str, *names: str, panel: str = "Few-shot") -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+_running = functools.partial(_option, panel="Running")
 
 
 @app.command()
@@ -36,15 +39,15 @@ def fewshot(
     options: RunOptions,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the study; a second start goes on.")],
     pattern: Annotated[
-        list[str] | None, _prompts("A text with {text} and {mask}; of several, scores are averaged.")
+        list[str] | None, _option("A text with {text} and {mask}; of several, scores are averaged.")
     ] = None,
     verbalizer: Annotated[
-        str | None, _prompts("class=word|word,class=word \\[default: the names of the classes]")
+        str | None, _option("class=word|word,class=word \\[default: the names of the classes]")
     ] = None,
-    per_class: Annotated[str, _prompts("Training examples per class: 8,16", "--per-class", "-k")] = "8,16",
-    splits: Annotated[int, _prompts("Samples of each size, the same ones for all models and methods.")] = 3,
-    methods: Annotated[str, _prompts("prompt, plain (a new classifier), zero-shot.")] = "prompt,plain,zero-shot",
-    seeds: Annotated[int, _prompts("Seeds per sample.")] = 1,
+    per_class: Annotated[str, _option("Training examples per class: 8,16", "--per-class", "-k")] = "8,16",
+    splits: Annotated[int, _option("Samples of each size, the same ones for all models and methods.")] = 3,
+    methods: Annotated[str, _option("prompt, plain (a new classifier), zero-shot.")] = "prompt,plain,zero-shot",
+    seeds: Annotated[int, _option("Seeds per sample.")] = 1,
     max_grad_norm: MaxGradNorm = 1.0,
     layerwise_decay: LayerwiseDecay = None,
     jobs: Annotated[int, _running("Cells at once, each a process.")] = 1,
@@ -92,9 +95,10 @@ def fewshot(
             folder,
             engine=Engine(jobs=jobs),
             restart=restart,
-            command=_typed(),
+            command=typed(),
             minutes=None,
             cost=False,
+            copies=None,
             **callbacks,
         )
     found = fewshot_table(folder) | {"cost": model_costs(models, timing=False)["arms"]}

@@ -15,7 +15,7 @@ from thrice.tasks.base import Task
 Facts = dict[str, Any]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=128)
 def _read(kind: str, source: DataSource, options: str) -> tuple[Task, Splits]:
     return read_splits(kind, source, json.loads(options))
 

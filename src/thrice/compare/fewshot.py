@@ -46,8 +46,8 @@ def fewshot_study(
 
     options: of the fewshot and classification tasks, each of which is given those that it has. shots: examples per
     class, each drawn `splits` times, the same ones for all models and methods; with one file (`data`) a split is
-    another test part too. Where the test rows are a file of their own, nothing depends on the split without training,
-    and zero-shot is computed once.
+    another test part too. Where test rows are a file of their own, they are all that counts without training, and
+    zero-shot is computed once.
     Raises ConfigError that lists everything that cannot be.
     """
     problems = [f"no method {name!r}; {nearest(name, KINDS)}" for name in methods if name not in KINDS]
@@ -68,24 +68,25 @@ def fewshot_study(
     problems += [f"no option {name!r}; {nearest(name, known)}" for name in options if name not in known]
     if problems:
         raise ConfigError("few-shot study: " + "; ".join(problems))
-    tasks = []
-    for method in methods:
-        trained = method != "zero-shot"
-        places = [(k, split) for k in shots for split in range(splits)]
-        if not trained:
-            places = [(min(shots), split) for split in range(splits if source.data is not None else 1)]
-        for k, split in places:
-            seed = source.split_seed + split
-            tasks.append(
-                StudyTask(
-                    name=f"{method} k={k} split={split}" if trained else f"{method} split={split}",
-                    kind=KINDS[method],
-                    metric=metric,
-                    options={name: value for name, value in options.items() if name in own[KINDS[method]]},
-                    source=dataclasses.replace(source, shots=k, split_seed=seed),
-                    training={} if trained else {"epochs": 0},
-                )
-            )
+    again = 1 if source.test is not None else splits
+    samples = [
+        (method, k, split)
+        for split in range(splits)  # outermost, so that a study stopped early compares all methods
+        for k in shots
+        for method in methods
+        if method != "zero-shot" or (k == min(shots) and split < again)
+    ]
+    tasks = [
+        StudyTask(
+            name=f"{method} split={split}" if method == "zero-shot" else f"{method} k={k} split={split}",
+            kind=KINDS[method],
+            metric=metric,
+            options={name: value for name, value in options.items() if name in own[KINDS[method]]},
+            source=dataclasses.replace(source, shots=k, split_seed=source.split_seed + split),
+            training={"epochs": 0} if method == "zero-shot" else {},
+        )
+        for method, k, split in samples
+    ]
     return Study(
         arms=arms_of(*models),
         tasks=tuple(tasks),

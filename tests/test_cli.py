@@ -13,7 +13,7 @@ from rich.console import Console
 from thrice import cli
 from thrice.cli import screen
 
-COMMANDS = ("compare", "demo", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
+COMMANDS = ("compare", "demo", "fewshot", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -126,9 +126,9 @@ def test_a_factor_scales_each_group_from_its_own_peak_and_never_compounds() -> N
 
 def test_all_problems_of_a_config_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        TrainingConfig(epochs=0, warmup=1.5, layerwise_decay=0.0, seed=True, schedule="linea", max_grad_norm=-1.0)
+        TrainingConfig(epochs=-1, warmup=1.5, layerwise_decay=0.0, seed=True, schedule="linea", max_grad_norm=-1.0)
     for part in (
-        "epochs is 0, it must be a whole number of at least 1",
+        "epochs is -1, it must be a whole number of at least 0",
         "warmup is 1.5, it must be a fraction",
         "layerwise_decay is 0.0, it must be a number in (0, 1]",
         "seed is True",

@@ -94,7 +94,7 @@ def test_settings_change_a_study_and_take_what_is_no_toml_as_text(room: Path) ->
         (["threads=0"], "threads is 0"),
         (["epochs"], "expected KEY=VALUE"),
         (["a+b=1"], "stands in quotes"),
-        (["arms.unshared.grid.epochs=[0]"], "unshared on reviews epochs=0 learning_rate=0.0001 seed 0: "),
+        (["arms.unshared.grid.epochs=[-1]"], "unshared on reviews epochs=-1 learning_rate=0.0001 seed 0: "),
     ],
 )
 def test_what_is_not_understood_is_told_with_what_would_be(room: Path, changes: list[str], expected: str) -> None:

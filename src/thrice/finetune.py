@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 from thrice.checkpoints import load_any, resolve, save, save_stock
 from thrice.data.batching import training_batches
 from thrice.data.readers import Table, read_table
-from thrice.data.splits import overlap, split
+from thrice.data.splits import choose_shots, overlap, split
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError
 from thrice.model.config import EncoderConfig
@@ -23,7 +24,7 @@ from thrice.registry import plugin
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.tasks.base import TASK_HEAD, Prediction, Task, TaskData, TaskModel, options_of
 from thrice.training import FitResult, TrainingConfig, fit
-from thrice.training.distributed import Ranks, join
+from thrice.training.distributed import Ranks, join, join_accelerator
 from thrice.training.faults import disk_errors
 
 
@@ -44,7 +45,9 @@ class DataSource:
     format: str | None = None
     """jsonl, csv, tsv, parquet or conll, where the file's name does not tell."""
     split_seed: int = 0
-    """Seeds the hash that splits `data`."""
+    """Seeds the hashes that split `data` and choose the shots."""
+    shots: int | None = None
+    """Training rows per class, and dev rows per class at most; None takes all."""
 
     def __post_init__(self) -> None:
         """Check that exactly one way of naming the data is used; raises ConfigError."""
@@ -56,6 +59,8 @@ class DataSource:
             raise ConfigError("--data is split into train, dev and test; give --train instead beside --dev or --test")
         if self.train is not None and self.dev is None:
             raise ConfigError("--train needs --dev to choose the best epoch by; or give one file as --data")
+        if self.shots is not None and self.shots < 1:
+            raise ConfigError(f"--shots is {self.shots}, it must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +93,21 @@ def read_splits(task_name: str, source: DataSource, options: Mapping[str, Any]) 
         whole = read(source.data)
         # Learned twice: from all rows only to know the columns to split by, then from the training rows alone.
         tables = _split_table(kind.learn(whole, **given), whole, seed=source.split_seed)
-        task = kind.learn(tables["train"], **given)
     else:
         assert source.train is not None
         assert source.dev is not None
         tables = {"train": read(source.train), "dev": read(source.dev)}
         if source.test is not None:
             tables["test"] = read(source.test)
-        task = kind.learn(tables["train"], **given)
+    if source.shots is not None:
+        _keep_shots(kind.learn(tables["train"], **given), tables, shots=source.shots, seed=source.split_seed)
+    task = kind.learn(tables["train"], **given)
     examples = {part: task.read(table) for part, table in tables.items()}
     facts: dict[str, Any] = {
         part: {"source": table.source, "fingerprint": table.fingerprint, "rows": len(table.rows)}
         for part, table in tables.items()
     }
-    facts["split_seed"] = None if source.data is None else source.split_seed
+    facts["split_seed"] = None if source.data is None and source.shots is None else source.split_seed
     facts["notes"] = _leaks(task, tables)
     return task, Splits(train=examples["train"], dev=examples["dev"], test=examples.get("test", []), facts=facts)
 
@@ -110,10 +116,19 @@ def _split_table(task: Task, table: Table, *, seed: int) -> dict[str, Table]:
     texts, strata = zip(*(task.split_key(row) for row in table.rows), strict=True)
     parts = split(texts, strata, seed=seed)
     indices = {"train": parts.train, "dev": parts.dev, "test": parts.test}
-    return {
-        name: dataclasses.replace(table, rows=[table.rows[i] for i in chosen], lines=[table.lines[i] for i in chosen])
-        for name, chosen in indices.items()
-    }
+    return {name: _rows_of(table, chosen) for name, chosen in indices.items()}
+
+
+def _rows_of(table: Table, chosen: Sequence[int]) -> Table:
+    return dataclasses.replace(table, rows=[table.rows[i] for i in chosen], lines=[table.lines[i] for i in chosen])
+
+
+def _keep_shots(task: Task, tables: dict[str, Table], *, shots: int, seed: int) -> None:
+    """Leave so many rows per class in train and at most so many in dev: who has few to learn from has few there too."""
+    for part in ("train", "dev"):
+        texts, labels = zip(*(task.split_key(row) for row in tables[part].rows), strict=True)
+        chosen = choose_shots(texts, labels, shots=shots, seed=seed, fewer=part == "dev")
+        tables[part] = _rows_of(tables[part], chosen)
 
 
 def _leaks(task: Task, tables: Mapping[str, Table]) -> list[str]:
@@ -185,6 +200,7 @@ def train(
     """Train on the training examples, keep the best epoch on dev, score test once; resumable in `folder`.
 
     name: of the model; a run that began with another one is not resumed. Of several processes all call this alike.
+    With 0 epochs nothing is trained: the model is scored as it is, and its one record is that of epoch 0.
     """
     task, ranks = model.task, join()
     with ranks.main_first():
@@ -194,25 +210,29 @@ def train(
     def evaluate() -> dict[str, Any]:
         return task.score(predict_together(model, dev, ranks), splits.dev)
 
-    result = fit(
-        model,
-        config,
-        num_examples=len(data),
-        batches=batches_of(data, config),
-        make_batch=data.batch,
-        evaluate=evaluate,
-        metric=metric,
-        folder=folder,
-        lengths=data.lengths,
-        identity={
-            "model": name,
-            "tokenizer": tokenizer.fingerprint,
-            "data": splits.facts,
-            "task": task.name,
-            "settings": task.settings(),
-        },
-        progress=progress,
-        on_epoch=on_epoch,
+    result = (
+        _untrained(model, evaluate, metric)
+        if config.epochs == 0
+        else fit(
+            model,
+            config,
+            num_examples=len(data),
+            batches=batches_of(data, config),
+            make_batch=data.batch,
+            evaluate=evaluate,
+            metric=metric,
+            folder=folder,
+            lengths=data.lengths,
+            identity={
+                "model": name,
+                "tokenizer": tokenizer.fingerprint,
+                "data": splits.facts,
+                "task": task.name,
+                "settings": task.settings(),
+            },
+            progress=progress,
+            on_epoch=on_epoch,
+        )
     )
     model.task = task = task.tuned(lambda: predict_together(model, dev, ranks), splits.dev)
     test, answers = None, None
@@ -221,6 +241,18 @@ def train(
         test = task.score(answers, splits.test)
         test.pop("collapsed")
     return Outcome(fit=result, test=test, test_predictions=answers)
+
+
+def _untrained(model: TaskModel, evaluate: Callable[[], dict[str, Any]], metric: str) -> FitResult:
+    """Give the result of no training at all; the model goes to the device that training would use, in eval mode."""
+    model.to(join_accelerator().device).eval()
+    started = time.perf_counter()
+    dev = evaluate()
+    collapsed, seconds = bool(dev.pop("collapsed")), time.perf_counter() - started
+    record = {"epoch": 0, "step": 0, "dev": dev, "collapsed": collapsed, "seconds": 0.0, "eval_seconds": seconds}
+    return FitResult(
+        epochs=[record], best_epoch=0, best_value=dev[metric], collapsed=collapsed, steps=0, seconds=seconds
+    )
 
 
 def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Prediction]:
@@ -353,7 +385,7 @@ def _finetune(
     tell(f"{len(splits.train)} train, {len(splits.dev)} dev, {len(splits.test)} test; choosing by {chosen}")
     tell(task.describe())
     with ranks.main_first():
-        cut = cut_note(task.encode(splits.train, words))
+        cut = cut_note(model.task.encode(splits.train, words))
     for note in (*splits.facts["notes"], *packing_note(model), *cut):
         tell(f"note: {note}")
     if (run / "resume").exists():
@@ -392,13 +424,14 @@ def _finetune(
     if ranks.main:
         with disk_errors(run, f"the model in {folder}"):
             save_model(model, folder, words, facts={"run": {k: v for k, v in result.items() if k != "folder"}})
-            shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
+            if config.epochs:
+                shutil.copyfile(run / "train.jsonl", folder / "train.jsonl")
         clear_away(run)
     ranks.wait()
     if outcome.test is not None:
         scores = "  ".join(f"{key} {outcome.test[key]:.4f}" for key in task.metrics)
         tell(f"test at epoch {outcome.fit.best_epoch}: {scores}")
-    if outcome.fit.collapsed:
+    if outcome.fit.collapsed and config.epochs:
         tell("this run collapsed to one answer: try a smaller --learning-rate, a longer --warmup or another --seed")
     tell(f"saved to {folder}; transformers loads it, and so does: thrice predict {folder} texts.jsonl")
     return result

@@ -78,8 +78,12 @@ def load_model(folder: str | Path) -> FineTuned:
         _fill(model.head, _own_head(Path(folder)), place=f"{Path(folder) / TASK_HEAD}")
     config = encoder.config
     words = Tokenizer.from_folder(folder, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return FineTuned(model=model.eval().to(device), tokenizer=words)
+    return FineTuned(model=model.eval().to(device()), tokenizer=words)
+
+
+def device() -> torch.device:
+    """Give this machine's GPU, else its CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _restored(folder: Path, sidecar: dict[str, Any]) -> Task:
@@ -120,7 +124,7 @@ def _fill(head: nn.Module, weights: dict[str, Tensor], *, place: str) -> None:
 
 
 def predict_file(
-    folder: Path,
+    model: Path | FineTuned,
     texts: str,
     target: Path | None,
     *,
@@ -133,9 +137,9 @@ def predict_file(
 ) -> list[str]:
     """Answer every row of a file with a fine-tuned model, in the file's order, its own columns kept.
 
-    target: .jsonl, .csv or .tsv to write; where None, lines of jsonl are given to `on_line` as they come, or without
-    it given back. Answers stand in columns of their own, "prediction" and for classes "probabilities" (what is no text
-    is JSON text in csv and tsv).
+    model: a folder that thrice finetune wrote, or what `load_model` gave. target: .jsonl, .csv or .tsv to write; where
+    None, lines of jsonl are given to `on_line` as they come, or without it given back. Answers stand in columns of
+    their own, "prediction" and for classes "probabilities" (what is no text is JSON text in csv and tsv).
     The whole file is checked before the first answer; then it is read, answered and written a block of rows at a time
     (see `data.streaming`), so that memory does not grow with the file. The target appears when it is complete.
     Raises DataError where a column is missing, is called like an answer, or the target's kind is unknown; and, before
@@ -144,7 +148,7 @@ def predict_file(
     kind = "jsonl" if target is None else _check_target(target)
     if target is not None and target.exists() and Path(texts).exists() and os.path.samefile(target, texts):
         raise DataError(f"{target} is the file that is read; expected another name for the answers")
-    tuned = load_model(folder)
+    tuned = model if isinstance(model, FineTuned) else load_model(model)
     task = tuned.model.task
     stream = stream_rows(texts, columns=columns, format=format, check=partial(task.read, gold=False))
     taken = sorted(set(task.answers) & set(stream.columns))

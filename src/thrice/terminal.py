@@ -274,6 +274,39 @@ def advised(found: dict[str, Any], console: Console) -> None:
         console.print(Text(f"out: {failed['arm']}: {'; '.join(failed['because'])}", style="dim"))
 
 
+def fewshot_result(found: dict[str, Any], console: Console) -> None:
+    """Print what `compare.fewshot.fewshot_table` gave: a row per model and method, a column per examples per class."""
+    sizes = sorted({row["shots"] for row in found["rows"] if row["shots"] is not None})
+    table = Table(box=None, pad_edge=False)
+    for name in ("model", "method", *(f"{k} per class" for k in sizes)):
+        table.add_column(name, overflow="fold")
+    cells: dict[tuple[str, str], dict[int | None, str]] = {}
+    for row in found["rows"]:
+        cells.setdefault((row["model"], row["method"]), {})[row["shots"]] = _mean_and_spread(row)
+    for (model, method), own in cells.items():
+        table.add_row(model, method, *(own.get(k, own.get(None, "")) for k in sizes))
+    console.print(table)
+    for name, costs in found.get("cost", {}).items():
+        stored, called = costs["parameters_stored"] / 1e6, costs["parameters_called"] / 1e6
+        size = costs["file_bytes"] / 1e6
+        console.print(Text(f"{name}: {stored:.2f} M parameters stored, {called:.2f} M called, {size:.1f} MB (float32)"))
+    for pair in found["differences"]:
+        if pair["mean"] is not None:
+            reach = "" if pair["low"] is None else f" [{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]"
+            text = f"{pair['model']}, {pair['shots']} per class: prompt less plain {100 * pair['mean']:+.1f}{reach}"
+            console.print(Text(f"{text}, n = {pair['n']}"))
+    where = "test" if found["score"] == "test" else "dev, on which the epoch was chosen"
+    console.print(Text(f"{found['metric']} x 100 on {where}: mean ± standard deviation over samples and seeds (n)"))
+
+
+def _mean_and_spread(row: dict[str, Any]) -> str:
+    if row["mean"] is None:
+        return "-"
+    spread = "" if row["std"] is None else f" ± {100 * row['std']:.1f}"
+    alike = f", {row['collapsed']} of one answer" if row["collapsed"] else ""
+    return f"{100 * row['mean']:.1f}{spread} ({row['n']}{alike})"
+
+
 @contextlib.contextmanager
 def study_progress(study: Study, console: Console) -> Iterator[dict[str, Callable[..., None]]]:
     """Draw a study's progress; yields the callbacks of `run_study`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -37,6 +39,11 @@ def resumable() -> Iterator[None]:
         if is_main():
             screen.err.print(f"{said}; {way_on}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code) from None
+
+
+def typed() -> str:
+    """Give the command as it was typed, for a study to keep."""
+    return shlex.join(["thrice", *sys.argv[1:]])
 
 
 def _version(wanted: bool) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,9 +24,13 @@ from thrice.cli.options import (
     set_threads,
     split_names,
     takes_run_options,
+    typed_options,
 )
 from thrice.errors import ConfigError, nearest
 from thrice.launcher import is_main
+
+if TYPE_CHECKING:
+    from thrice.predict import FineTuned
 
 
 @app.command()
@@ -74,7 +79,10 @@ def finetune(
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder written by thrice finetune.", show_default=False)],
+    model: Annotated[
+        Path,
+        typer.Argument(help="Folder written by thrice finetune; with --task any checkpoint.", show_default=False),
+    ],
     texts: Annotated[str, typer.Argument(help="jsonl, csv, tsv or parquet with the text column.", show_default=False)],
     target: Annotated[
         Path | None, typer.Option("--out", help="jsonl, csv or tsv \\[default: jsonl to the screen]")
@@ -82,6 +90,10 @@ def predict(
     columns: Columns = None,
     format: Format = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of a batch.")] = 4096,
+    task: Annotated[str | None, typer.Option(help="Answer without training (zero-shot): fewshot")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Of that task: pattern=..., verbalizer=...")
+    ] = None,
 ) -> None:
     """Answer every row of a file: its own columns are kept, the answer and all probabilities are added."""
     from rich.progress import Progress
@@ -93,7 +105,7 @@ def predict(
     with Progress(console=screen.err, transient=True, disable=hidden, redirect_stdout=False) as bar:
         line = bar.add_task("predicting", total=None)
         predict_file(
-            model,
+            model if task is None else _untuned(model, task, option or (), texts, split_names(columns), format),
             texts,
             target,
             columns=split_names(columns),
@@ -165,6 +177,24 @@ def list_names(
     for name, sentence in names.items():
         screen.out.print(f"[bold]{name:20}[/] ", end="")
         screen.out.print(sentence, markup=False, highlight=False)
+
+
+def _untuned(
+    model: Path, task: str, said: Iterable[str], texts: str, columns: tuple[str, ...] | None, format: str | None
+) -> FineTuned:
+    """Give a checkpoint as it is, to answer by a task that needs no training; its columns are those of the texts."""
+    from thrice.data.readers import read_table
+    from thrice.finetune import build
+    from thrice.predict import FineTuned, device
+    from thrice.registry import plugin, plugins
+
+    kind = plugin("tasks", task)
+    if not kind.zero_shot:
+        able = ", ".join(name for name, other in plugins("tasks").items() if other.zero_shot)
+        raise ConfigError(f"--task {task} has weights that must be trained first; without training works: {able}")
+    options = typed_options(task, said)
+    built, words = build(str(model), kind.learn(read_table(texts, columns=columns, format=format), **options), seed=0)
+    return FineTuned(model=built.eval().to(device()), tokenizer=words)
 
 
 def _transform(verb: str, model: str, folder: Path, *, pattern: str, method: str | None, as_json: bool) -> None:

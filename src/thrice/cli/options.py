@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -48,7 +48,8 @@ class RunOptions:
     test: Annotated[str | None, _data("Rows scored once, at the best dev epoch.")] = None
     columns: Columns = None
     format: Format = None
-    split_seed: Annotated[int, _data("Seeds the hash that splits --data.")] = 0
+    split_seed: Annotated[int, _data("Seeds the hash that splits --data, and that of --shots.")] = 0
+    shots: Annotated[int | None, _data("Few-shot: so many training rows per class, as many dev rows at most.")] = None
 
     task: Annotated[str, _task("See: thrice list tasks")] = "classification"
     text_column: Annotated[str | None, _task("Column of the text, if not obvious.")] = None
@@ -82,22 +83,12 @@ class RunOptions:
 
     def task_options(self) -> dict[str, Any]:
         """Give the options of the task: all that it has, and those that were asked for though it has none such."""
-        from thrice.registry import plugin
-        from thrice.tasks.base import options_of
-
         names = ("text_column", "text_pair_column", "label_column", "head", "max_length", "long_texts")
-        own = options_of(plugin("tasks", self.task))
         given = {name: getattr(self, name) for name in (*names, "multi_label", "class_weight")}
         usual = {name: getattr(RunOptions, name) for name in given}
         # What was not typed is left to the task, whose default may be another.
         chosen = {name: value for name, value in given.items() if value != usual[name]}
-        for text in self.option or ():
-            name, equals, value = text.partition("=")
-            name = name.strip().replace("-", "_")
-            if not equals or name not in own:
-                raise ConfigError(f"--option {text!r}: expected NAME=VALUE; {self.task} has {', '.join(own)}")
-            chosen[name] = toml_value(value)
-        return chosen
+        return chosen | typed_options(self.task, self.option or ())
 
     def training(self) -> dict[str, Any]:
         """Give the fields of a TrainingConfig."""
@@ -142,6 +133,22 @@ def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
 def split_names(columns: str | None) -> tuple[str, ...] | None:
     """Give the names in "text,label"."""
     return None if columns is None else tuple(name.strip() for name in columns.split(","))
+
+
+def typed_options(task: str, said: Iterable[str]) -> dict[str, Any]:
+    """Give the options of a task that were typed as NAME=VALUE; raises ConfigError for one that it does not have."""
+    from thrice.registry import plugin
+    from thrice.tasks.base import options_of
+
+    own = options_of(plugin("tasks", task))
+    chosen = {}
+    for text in said:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in own:
+            raise ConfigError(f"--option {text!r}: expected NAME=VALUE; {task} has {', '.join(own)}")
+        chosen[name] = toml_value(value)
+    return chosen
 
 
 def toml_value(text: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thrice.cli import screen
-from thrice.cli.app import app, resumable
+from thrice.cli.app import app, resumable, typed
 from thrice.cli.options import (
     MODEL_HELP,
     Json,
@@ -140,7 +139,7 @@ def compare(
         folder,
         engine=where,
         restart=restart,
-        command=_typed(),
+        command=typed(),
         as_json=as_json,
         copies=copies,
         minutes=minutes,
@@ -238,7 +237,7 @@ def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid
     task = {"task": options.task, "metric": options.metric, **options.task_options()}
     columns = None if source.columns is None else list(source.columns)
     data = {"data": source.data, "train": source.train, "dev": source.dev, "test": source.test, "columns": columns}
-    task |= data | {"format": source.format, "split_seed": source.split_seed}
+    task |= data | {"format": source.format, "split_seed": source.split_seed, "shots": source.shots}
     given = {key: entry for key, entry in task.items() if entry is not None}
     tokenizer = {} if options.tokenizer is None else {"tokenizer": options.tokenizer}
     return {"arms": arms, "tasks": {options.task: given}, "training": options.training() | extra, **tokenizer}
@@ -320,6 +319,7 @@ def _run_study(
             command=command,
             copies=copies,
             minutes=minutes,
+            cost=True,
             on_plan=plan if plans else None,
             **callbacks,
         )
@@ -342,7 +342,3 @@ def _show_study(folder: Path, *, as_json: bool, charts: bool = False) -> None:
     terminal_report(summary, screen.out)
     for name, path in written.items():
         screen.out.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _typed() -> str:
-    return shlex.join(["thrice", *sys.argv[1:]])

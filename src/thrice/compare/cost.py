@@ -221,7 +221,7 @@ def _built(
         point = tuple(points[name][arm.name].items())
         training[key] = study.training_of(Cell(arm.name, name, study.seeds[0], point))
         model, tokenizer = build(arm.model, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-        models[key], data[key] = model.to(training_device()), task.encode(splits.train, tokenizer)
+        models[key], data[key] = model.to(training_device()), model.task.encode(splits.train, tokenizer)
     return models, data, training
 
 

@@ -17,7 +17,7 @@ from thrice.tasks.base import Task
 Facts = dict[str, Any]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=128)
 def _read(kind: str, source: DataSource, options: str, files: tuple[Any, ...]) -> tuple[Task, Splits]:
     del files  # a file that changed is another one
     return read_splits(kind, source, json.loads(options))

@@ -45,7 +45,7 @@ def made_of(study: Study) -> dict[str, dict[str, Any]]:
                 "hidden_dropout_prob": config.hidden_dropout_prob,
                 "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
             }
-            cut = {task.name: cut_note(learned.encode(splits.train, tokenizer))}
+            cut = {task.name: cut_note(model.task.encode(splits.train, tokenizer))}
             found.setdefault(arm.name, {**facts, "cut": {}})["cut"] |= cut
     if problems:
         listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())

@@ -67,7 +67,7 @@ def plan_study(study: Study, folder: Path, engine: Engine, *, restart: bool = Fa
                 continue
             model, tokenizer = build(arm.model, learned, seed=own[0].seed, tokenizer=study.tokenizer)
             model.to(training_device())
-            train, dev, test = (learned.encode(part, tokenizer) for part in (splits.train, splits.dev, splits.test))
+            train, dev, test = (model.task.encode(part, tokenizer) for part in (splits.train, splits.dev, splits.test))
             config = study.training_of(own[0])
             stored[arm.name] = sum(p.numel() * p.element_size() for p in model.parameters())
             measured = step_times({"": model}, {"": train}, {"": config}, rounds=3, seconds=5)[""]

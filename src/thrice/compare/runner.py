@@ -91,6 +91,7 @@ def run_study(
     restart: bool = False,
     command: str | None = None,
     minutes: float | None = None,
+    cost: bool = True,
     copies: Copies | None = None,
     on_plan: Callable[[], None] | None = None,
     on_start: Callable[[int, int], None] | None = None,
@@ -104,7 +105,8 @@ def run_study(
 
     engine: where cells are computed; one after the other in this process where none is given.
     restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
-    minutes: the budget; when it is spent, cells in work are saved and the next start goes on with them.
+    cost: whether times and memory are measured at the end. minutes: the budget; when it is spent, cells in work are
+    saved and the next start goes on with them.
     copies: where finished cells go beside the folder; what a store has and the folder lacks is fetched first.
     on_plan: called when it is known that the study can be run. on_start: told the steps of the missing cells and how
     many of them the folder holds already; on_steps: told the steps done since; on_cell: given each finished row;
@@ -159,7 +161,7 @@ def run_study(
             return False
         _drop_damaged(folder)
         write_compared_items(study, folder)
-        if any(arm.model != TFIDF for arm in study.arms):
+        if cost and any(arm.model != TFIDF for arm in study.arms):
             if on_cost is not None:
                 on_cost()
             parts = summarise(folder)["tasks"]

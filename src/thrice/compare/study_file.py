@@ -13,7 +13,7 @@
     [training]
     epochs = 3
 
-Keys of a task are those of its data (data or train, dev, test; columns, format, split_seed), `task` (its kind),
+Keys of a task are those of its data (data or train, dev, test; columns, format, split_seed, shots), `task` (its kind),
 `metric`, `training`, and the options of its kind. Names of files are looked up beside the TOML file first.
 """
 
@@ -57,6 +57,7 @@ SOURCE = {
     "columns?": list[str],
     "format?": str,
     "split_seed?": int,
+    "shots?": int,
 }
 TASK = {**SOURCE, "task?": str, "metric?": str, "training?": dict[str, Any]}
 

@@ -83,6 +83,27 @@ def split(
     return Split(train=train, dev=dev, test=test)
 
 
+def choose_shots(
+    texts: Sequence[str], labels: Sequence[str | list[str]], *, shots: int, seed: int, fewer: bool = False
+) -> list[int]:
+    """Give the row numbers of `shots` distinct texts per label, ascending.
+
+    The texts of a label whose sha256("SEED\\nTEXT") are the smallest, of equal texts the first row. So the choice does
+    not depend on the order of the rows, and that of 8 shots lies within that of 16. A row with several labels counts
+    for the rarest of them.
+    fewer: whether a label with fewer texts gives those it has; else DataError lists all such labels.
+    """
+    ranked: dict[str, dict[str, int]] = {}
+    for row, (text, label) in enumerate(zip(texts, _one_label_a_row(labels), strict=True)):
+        digest = hashlib.sha256(f"{seed}\n{_normal(text)}".encode()).hexdigest()
+        ranked.setdefault(label, {}).setdefault(digest, row)
+    few = [f"{name!r} has {len(own)}" for name, own in sorted(ranked.items()) if len(own) < shots]
+    if few and not fewer:
+        more = f" and {len(few) - 8} more" if len(few) > 8 else ""
+        raise DataError(f"{shots} different training texts of every class are wanted; {', '.join(few[:8])}{more}")
+    return sorted(row for own in ranked.values() for _, row in sorted(own.items())[:shots])
+
+
 def overlap(a_texts: Sequence[str], b_texts: Sequence[str]) -> int:
     """Count the distinct texts of b (the test texts) that stand in a (the training texts) too, white space aside."""
     return len({_normal(text) for text in b_texts} & {_normal(text) for text in a_texts})

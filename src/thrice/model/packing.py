@@ -159,7 +159,8 @@ def parts_of(batch: PackedBatch, max_tokens: int) -> tuple[list[PackedBatch], Te
         inside = slice(borders[first], borders[last])
         starts = torch.tensor(borders[first:last], device=batch.starts.device) - borders[first]
         ids, types, positions = batch.input_ids[inside], batch.token_type_ids[inside], batch.position_ids[inside]
-        parts.append(PackedBatch(ids, types, positions, batch.lengths[first:last], starts))
+        prefixes = None if batch.prefix_lengths is None else batch.prefix_lengths[first:last]
+        parts.append(PackedBatch(ids, types, positions, batch.lengths[first:last], starts, prefixes))
         first = last
     return parts, ranks
 

@@ -65,6 +65,8 @@ class Task(ABC):
     """One sentence for `thrice list tasks`."""
     answers: ClassVar[tuple[str, ...]] = ("prediction",)
     """Keys of a prediction: columns that `thrice predict` adds."""
+    zero_shot: ClassVar[bool] = False
+    """Whether an un-tuned checkpoint can answer: no weight of the task is new, and its options say all there is."""
 
     @property
     @abstractmethod
@@ -167,6 +169,10 @@ class Task(ABC):
     def stock_config(self) -> dict[str, Any]:
         """Give the entries of a stock config.json that the task decides, such as id2label."""
 
+    def settled(self, encoder: AnyEncoder) -> Task:
+        """Give the task as this checkpoint does it: itself, unless something was left open that its heads decide."""
+        return self
+
     def validate(self, encoder: AnyEncoder) -> None:  # noqa: B027 - most tasks ask nothing of a checkpoint
         """Raise ConfigError, naming what works, where the task cannot be done with this checkpoint."""
 
@@ -175,12 +181,14 @@ class TaskModel(nn.Module):
     """An encoder equipped for a task: what training, prediction and saving work on.
 
     The encoder is the caller's own and is changed: the task takes out heads it has no use for and puts in its own.
-    `head` is what the task brings beside those, a module that no stock class has, or None.
+    `task` is the caller's, settled for this encoder; `head` is what it brings beside those, a module that no stock
+    class has, or None.
     seed: draws the head's weights, the same for every encoder of the same width.
     """
 
     def __init__(self, encoder: AnyEncoder, task: Task, *, seed: int = 0) -> None:
         super().__init__()
+        task = task.settled(encoder)
         task.validate(encoder)
         self.task = task
         self.encoder = encoder

@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from thrice.data.classes import class_counts, class_scores, score_of_counts
 from thrice.data.encoding import Encoded, encode_texts
 from thrice.data.labels import class_weights, label_names, names_in
 from thrice.data.readers import Columns, Table, guess_columns
-from thrice.data.scores import collapsed, matthews, ratio
+from thrice.data.scores import collapsed
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
 from thrice.model.packing import PackedBatch, pack, parts_of
@@ -331,9 +332,9 @@ class Classification(Task):
         With several labels per text: micro F1, macro F1 and accuracy of the whole set; no confusion matrix.
         "collapsed" where at least 99% of the answers are one answer and no more is right than that answer gives.
         """
-        from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
-
         if self.multi_label:
+            from sklearn.metrics import f1_score
+
             gold, said = self._sets(predictions, examples)
             return {
                 "micro_f1": float(f1_score(gold, said, average="micro", zero_division=0.0)),
@@ -342,42 +343,18 @@ class Classification(Task):
                 "collapsed": collapsed([tuple(row) for row in said], [tuple(row) for row in gold]),
             }
         index = {name: i for i, name in enumerate(self.labels)}
-        truths = [example.labels[0] for example in examples]
         answers = [index[prediction["prediction"]] for prediction in predictions]
-        known = range(len(self.labels))
-        confusion = confusion_matrix(truths, answers, labels=known)
-        scores: dict[str, Any] = {
-            "accuracy": float(accuracy_score(truths, answers)),
-            "macro_f1": float(f1_score(truths, answers, labels=known, average="macro", zero_division=0.0)),
-            "matthews": float(matthews(confusion.diagonal(), confusion.sum(axis=0), confusion.sum(axis=1))),
-            "confusion": confusion.tolist(),
-            "collapsed": collapsed(answers, truths),
-        }
-        if len(self.labels) == 2:
-            one = [self.positive]
-            scores["f1"] = float(f1_score(truths, answers, labels=one, average="macro", zero_division=0.0))
-        return scores
+        positive = self.positive if len(self.labels) == 2 else None
+        return class_scores(self.labels, [example.labels[0] for example in examples], answers, positive=positive)
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> np.ndarray:
         """Give (n, 3 * labels + 2): per class rightly said, said, and gold; then whether all is right, and 1."""
-        gold, said = self._sets(predictions, examples)
-        whole = (gold == said).all(axis=1, keepdims=True)
-        return np.hstack([gold * said, said, gold, whole, np.ones_like(whole)]).astype(np.float64)
+        return class_counts(*self._sets(predictions, examples))
 
     def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
-        size = len(self.labels)
-        right, said, gold = (sums[..., part * size : (part + 1) * size] for part in range(3))
-        if metric == "accuracy":
-            return ratio(sums[..., -2], sums[..., -1])
-        if metric == "micro_f1":
-            return ratio(2 * right.sum(axis=-1), said.sum(axis=-1) + gold.sum(axis=-1))
-        if metric == "macro_f1":
-            return ratio(2 * right, said + gold).mean(axis=-1)
-        if metric == "matthews":
-            return matthews(right, said, gold)
-        if metric == "f1":
-            return ratio(2 * right, said + gold)[..., self.positive]
-        raise ConfigError(f"metric is {metric!r}; {nearest(metric, self.metrics)}")
+        if metric not in self.metrics:
+            raise ConfigError(f"metric is {metric!r}; {nearest(metric, self.metrics)}")
+        return score_of_counts(metric, sums, positive=self.positive if len(self.labels) == 2 else None)
 
     def shown(self, example: Example) -> dict[str, str]:
         texts = [example.text] if example.text_pair is None else [example.text, example.text_pair]

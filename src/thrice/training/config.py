@@ -21,7 +21,7 @@ class TrainingConfig:
     """How a model is trained; names as in transformers' TrainingArguments where those have one."""
 
     epochs: int = 3
-    """Passes over the training examples, 1 or more; the model is evaluated after each."""
+    """Passes over the training examples, the model evaluated after each; 0 scores it as it is (`finetune.train`)."""
     max_steps: int | None = None
     """Optimiser steps after which the run ends even inside an epoch; None for no such limit."""
     batch_size: int = 32
@@ -75,7 +75,8 @@ def _number(value: object) -> bool:
 
 
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs", "batch_size", "log_every_steps"), lambda v: _whole(v, low=1), "a whole number of at least 1"),
+    (("epochs",), lambda v: _whole(v, low=0), "a whole number of at least 0"),
+    (("batch_size", "log_every_steps"), lambda v: _whole(v, low=1), "a whole number of at least 1"),
     (
         ("max_steps", "save_every_steps"),
         lambda v: v is None or _whole(v, low=1),

@@ -99,6 +99,8 @@ def fit(
     steps_per_epoch = len(batches(1))
     total = config.epochs * steps_per_epoch
     total = total if config.max_steps is None else min(total, config.max_steps)
+    if not config.epochs:
+        raise TrainingError("epochs is 0; nothing to train for")
     if not total:
         raise TrainingError(f"epoch 1 has no batches ({num_examples} examples); nothing to train on")
     schedule = parse_schedule(config.schedule, total_steps=total, warmup=config.warmup)

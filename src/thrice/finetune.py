@@ -359,6 +359,8 @@ def _finetune(
 
     def on_epoch(record: dict[str, Any]) -> None:
         scores = "  ".join(f"{key} {record['dev'][key]:.4f}" for key in task.metrics)
+        if "dev_raw" in record:
+            scores += f"  (not averaged: {task.metrics[0]} {record['dev_raw'][task.metrics[0]]:.4f})"
         collapsed = "  COLLAPSED to one answer" if record["collapsed"] else ""
         loss, seconds = record["train_loss"], record["seconds"]
         tell(f"epoch {record['epoch']}: loss {loss:.4f}  dev {scores}  {seconds:.0f} s{collapsed}")

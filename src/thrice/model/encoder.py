@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         last = self.config.num_calls - 1
         for i, (attention, ffn) in enumerate(zip(self.config.attention_map, self.config.ffn_map, strict=True)):
             blocks = self.attention[attention], self.ffn[ffn]
-            more = {"before_norm": True} if before_last_norm and i == last else {}
+            more: dict[str, Any] = {"before_norm": True} if before_last_norm and i == last else {}
             if twice:
                 hidden = checkpoint(_call, *blocks, hidden, batch, use_reentrant=False, **more)
             else:

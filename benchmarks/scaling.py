@@ -40,7 +40,7 @@ import torch
 from texts import chinese_texts, chinese_tokenizer
 from timing import arguments_for, median, ratio, show, times
 
-from thrice.compare.cost import _forget_peak, _status_bytes
+from thrice.compare.memory import forget_peak, status_bytes
 from thrice.data.batching import training_batches
 from thrice.data.encoding import Encoded, encode_texts
 from thrice.predict import predict_file
@@ -114,8 +114,8 @@ def measure_here(stage: str, count: int) -> dict[str, Any]:
         os.environ["THRICE_CACHE"] = str(Path(place) / "cache")
         try:
             work, per = STAGES[stage](Path(place), count)
-            _forget_peak()
-            held = _status_bytes("VmRSS") or 0
+            forget_peak()
+            held = status_bytes("VmRSS") or 0
             started = time.perf_counter()
             more = work()
             spent = time.perf_counter() - started
@@ -127,7 +127,7 @@ def measure_here(stage: str, count: int) -> dict[str, Any]:
     return {
         "seconds": spent,
         "per": per,
-        "peak_bytes": max(0, (_status_bytes("VmHWM") or 0) - held),
+        "peak_bytes": max(0, (status_bytes("VmHWM") or 0) - held),
         "more": more or {},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +14,23 @@ from torch import Tensor
 
 from thrice.checkpoints.load import SIDECAR, SIDECAR_FORMAT, load, open_checkpoint, read_object
 from thrice.checkpoints.name_map import modern
-from thrice.checkpoints.save import Savable, refuse_foreign_folder, write_tensors, written_whole
+from thrice.checkpoints.save import Savable, refuse_foreign_folder, written_whole
 from thrice.checkpoints.source import resolve
 from thrice.errors import CheckpointError, ConfigError, SharingError
 from thrice.files import write_json
 from thrice.model.config import FAMILIES
+from thrice.model.packing import pack
 from thrice.model.stock import AUTO_CLASSES, AnyEncoder, StockEncoder, build_stock, silence, stock_class_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+logger = logging.getLogger("thrice")
+
+PADDING_MOVES = 1e-4
+"""Difference of a hidden state beyond rounding, above which padding counts as heard."""
+BUFFERS = (".position_ids", ".token_type_ids")
+"""Names of counters that early versions of transformers stored among the weights."""
 ONE_FILE = "1000GB"
 """Most that a weight file holds, as save_pretrained wants it: all of them."""
 
@@ -40,7 +48,7 @@ def load_any(name: str) -> AnyEncoder:
     if source.pattern is not None:
         raise SharingError(
             f"{name}: {_model_type(source.folder)} runs through its own transformers class, which has no sharing "
-            f"patterns; they are for {', '.join(FAMILIES)} - expected {source.name}"
+            f"patterns; they are for {', '.join(FAMILIES)} - expected {name.rpartition('+')[0]}"
         )
     return load_stock(source.folder)
 
@@ -89,6 +97,8 @@ def load_stock(folder: Path) -> StockEncoder:
     """Give the encoder of a stock folder through its own class, float32 in memory of its own, in eval mode.
 
     It carries the head of a sequence or token classifier whose tensors are all there. No code of the folder is run.
+    A class in which padding moves what is beside it, as a convolution or landmarks do, is told of by a WARNING of the
+    logger "thrice": its scores depend on the batch.
     Raises CheckpointError where the folder is damaged, is no encoder, or has not all tensors of one; it lists all.
     """
     checkpoint = open_checkpoint(folder)
@@ -128,7 +138,31 @@ def load_stock(folder: Path) -> StockEncoder:
     given = {name for name in model.state_dict() if name not in absent}
     own = {name for name in model.state_dict() if not name.startswith(prefix)}
     whole = not own & absent and any(_is_a(name, AUTO_CLASSES[head]) for name in named)
-    return StockEncoder(model, given=given - own if whole else given, carries=head if whole else None).eval()
+    encoder = StockEncoder(model, given=given - own if whole else given, carries=head if whole else None).eval()
+    _try_out(encoder, folder)
+    return encoder
+
+
+@torch.no_grad()
+def _try_out(encoder: StockEncoder, folder: Path) -> None:
+    """Run a text alone and beside a longer one; raises CheckpointError where the class needs more than its ids."""
+    config, name = encoder.config, type(encoder.base).__name__
+    words = [(config.pad_token_id + 1 + i) % config.vocab_size for i in range(min(8, config.max_length))]
+    short = words[:3]
+    try:
+        alone, beside = encoder(pack([short])), encoder(pack([words, short]))[len(words) :]
+    except Exception as error:  # whatever a class of transformers raises of inputs that it misses
+        raise CheckpointError(f"{folder}: {name} does not run on ids and a mask alone: {error}") from error
+    if alone.shape != (len(short), config.hidden_size) or beside.shape != alone.shape:
+        raise CheckpointError(
+            f"{folder}: {name} gives {tuple(alone.shape)} of {len(short)} tokens, expected one row each"
+        )
+    moved = float((alone - beside).abs().max())
+    if moved > PADDING_MOVES:
+        logger.warning(
+            "%s: padding moves the hidden states of %s (by %.1g): its answers depend on what else is in a batch",
+            *(folder, name, moved),
+        )
 
 
 def save_stock(
@@ -149,22 +183,14 @@ def save_stock(
     """
     folder = Path(folder)
     refuse_foreign_folder(folder)
-    if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > encoder.config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {ids} ids, the word table {encoder.config.vocab_size} rows; expected as many"
-        )
     model = encoder.model if encoder.heads else encoder.base
-    with written_whole(folder) as partial:
+    with written_whole(folder, tokenizer=tokenizer, beside=beside, vocab_size=encoder.config.vocab_size) as partial:
         with silence():
             model.save_pretrained(partial, max_shard_size=ONE_FILE)
         stock = read_object(partial / "config.json")
         write_json(partial / "config.json", stock | dict(extra_config or {}))
         for file in partial.glob("*.safetensors"):
             file.chmod((partial / "config.json").stat().st_mode)
-        for name, held in (beside or {}).items():
-            write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
-        if tokenizer is not None:
-            tokenizer.save(partial)
         write_json(partial / SIDECAR, {"format": SIDECAR_FORMAT, "packed": False, **(sidecar or {})})
     return folder
 
@@ -205,6 +231,8 @@ def _problems(account: Mapping[str, Any], *, prefix: str, bare: bool) -> list[st
     ]
     for key in sorted(account["unexpected_keys"]):
         inside = bare or key.startswith(prefix)
+        if key.endswith(BUFFERS):
+            continue
         if inside and not key.removeprefix(prefix).startswith("pooler."):
             problems.append(f"{key} has no place in the model")
     return problems + [str(error) for error in account["error_msgs"]]

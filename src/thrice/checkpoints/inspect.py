@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from thrice.checkpoints.automodel import runs_as_it_is
+from thrice.checkpoints.formats import NO_PARAMETER, WHEN_UNTIED, Format
 from thrice.checkpoints.load import maps_of, open_checkpoint, plan_checkpoint
-from thrice.checkpoints.name_map import Fate, wanted_shapes
+from thrice.checkpoints.name_map import DECODER, Fate, pairs_of, wanted_shapes
 from thrice.checkpoints.source import resolve
-from thrice.errors import CheckpointError
+from thrice.errors import CheckpointError, SharingError
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import count_parameters
 from thrice.model.presets import PRESETS
-from thrice.sharing.patterns import describe
+from thrice.registry import plugin
+from thrice.sharing.patterns import describe, parse, refines
 
 
 def inspect(name: str) -> dict[str, Any]:
@@ -34,6 +37,42 @@ def inspect(name: str) -> dict[str, Any]:
         return _report(name, config, heads={}, wanted=wanted, fates=drawn, problems=())
     plan = plan_checkpoint(open_checkpoint(source.folder))
     return _report(name, plan.config, heads=plan.heads, wanted=plan.wanted, fates=plan.fates, problems=plan.problems)
+
+
+def config_of(name: str) -> EncoderConfig | None:
+    """Give the config of the encoder that `load_any` would give for a model's name, no weights read.
+
+    None for a model that runs through its own transformers class. Raises as `load` does, but for problems with the
+    tensors.
+    """
+    source = resolve(name)
+    if source.folder is not None and (source.stock or runs_as_it_is(source.folder)):
+        return None
+    config = PRESETS[source.name] if source.folder is None else plan_checkpoint(open_checkpoint(source.folder)).config
+    if source.pattern is None:
+        return config
+    maps = parse(source.pattern, config.num_calls)
+    splits = all(refines(fine, coarse) for fine, coarse in zip(maps, maps_of(config), strict=True))
+    if source.folder is not None and not splits:
+        now = describe(*maps_of(config))
+        raise SharingError(f"{name}: {source.pattern!r} would make calls share that differ now ({now!r})")
+    return config.replace(attention_map=maps[0], ffn_map=maps[1])
+
+
+def stock_shapes(config: EncoderConfig, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Give name -> shape of the tensors of the stock folder that `save` would write, nothing built.
+
+    shapes: of the encoder's parameters, query, key and value apart. Sharing that a stock config cannot say is written
+    as full copies, so that the file may hold more than the encoder stores.
+    """
+    form: Format = plugin("checkpoints.formats", config.family)
+    pairs = pairs_of(form, form.config_to_stock(config), maps_of(config), bare=False)
+    tied = DECODER not in shapes
+    return {
+        theirs: tuple(shapes[ours])
+        for ours, theirs, note in pairs
+        if ours not in NO_PARAMETER and ours in shapes and not (tied and note == WHEN_UNTIED)
+    }
 
 
 def _report(

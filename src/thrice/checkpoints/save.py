@@ -68,19 +68,11 @@ def save(
     refuse_foreign_folder(folder)
     form: Format = plugin("checkpoints.formats", encoder.config.family)
     stock = stock_config(encoder, form, extra_config or {})
-    if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > encoder.config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {ids} ids, the word table {encoder.config.vocab_size} rows; expected as many"
-        )
     tensors = stock_tensors(encoder, form, stock)
     said = maps_of(form.config_from_stock(stock)) == maps_of(encoder.config)
-    with written_whole(folder) as partial:
+    with written_whole(folder, tokenizer=tokenizer, beside=beside, vocab_size=encoder.config.vocab_size) as partial:
         write_json(partial / "config.json", stock)
-        write_tensors(partial / "model.safetensors", tensors)
-        for name, held in (beside or {}).items():
-            write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
-        if tokenizer is not None:
-            tokenizer.save(partial)
+        _write_tensors(partial / "model.safetensors", tensors)
         if sidecar is not None or not said:
             maps = {"attention_map": encoder.config.attention_map, "ffn_map": encoder.config.ffn_map}
             write_json(partial / SIDECAR, {"format": SIDECAR_FORMAT, **maps, **(sidecar or {})})
@@ -88,14 +80,26 @@ def save(
 
 
 @contextlib.contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
-    """Give an empty folder beside a checkpoint's; afterwards it takes its name, or its files those of the one there."""
+def written_whole(
+    folder: Path, *, tokenizer: Savable | None, beside: Mapping[str, Mapping[str, Tensor]] | None, vocab_size: int
+) -> Iterator[Path]:
+    """Give an empty folder for a checkpoint's files; at the end it takes the name, or its files those of the one there.
+
+    tokenizer, beside: written along, see `save`. vocab_size: rows of the word table.
+    Raises CheckpointError where the tokenizer has more ids than that.
+    """
+    if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > vocab_size:
+        raise CheckpointError(f"the tokenizer has {ids} ids, the word table {vocab_size} rows; expected as many")
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear_partials(folder.parent, folder.name)  # what killed processes left
     partial = partial_path(folder)
     partial.mkdir()
     try:
         yield partial
+        for name, held in (beside or {}).items():
+            _write_tensors(partial / name, {key: tensor.detach().cpu().contiguous() for key, tensor in held.items()})
+        if tokenizer is not None:
+            tokenizer.save(partial)
         _move_into_place(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -163,8 +167,7 @@ def _unsayable(config: EncoderConfig, said: EncoderConfig) -> list[str]:
     ]
 
 
-def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file that transformers accepts, readable like the config.json beside it."""
+def _write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     # transformers refuses a file that does not say what wrote it.

@@ -82,7 +82,7 @@ def _stock(rest: str) -> ModelSource:
     source = resolve(rest)
     if source.pattern is not None:
         raise SharingError(
-            f"{STOCK}{rest}: a stock class has no sharing patterns; expected {STOCK}{source.name}, or {rest} by itself"
+            f"{STOCK}{rest}: a stock class has no patterns; expected {STOCK}{rest.rpartition('+')[0]}, or {rest}"
         )
     if source.folder is None or source.stock:
         raise CheckpointError(f"{STOCK}{rest}: expected {STOCK} and a folder, a hub id or zoo:NAME")

@@ -21,6 +21,7 @@ from thrice.cli.options import (
     Restart,
     RunOptions,
     cores,
+    set_threads,
     takes_run_options,
 )
 from thrice.errors import ConfigError
@@ -136,6 +137,38 @@ def report(
 ) -> None:
     """Print a study's tables and write its report.html, one page that opens offline."""
     _show_study(study, as_json=as_json)
+
+
+@app.command()
+def cost(
+    models: Annotated[list[str], typer.Argument(help=MODEL_HELP, show_default=False)],
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of the long text \\[default: 128, or what all models take]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads \\[default: all cores]")] = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Measure times and memory too.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Say what models cost: parameters, file, operations, and measured in turns latency, speed and memory.
+
+    No data is needed: texts are random token ids, the head has two classes. Batches of training have 32 texts.
+    """
+    from thrice.cli.cost_table import print_costs
+    from thrice.compare.cost import model_costs
+
+    set_threads(cores() if threads is None else threads)
+    with screen.err.status("measuring"):
+        found = model_costs(models, max_length=max_length, timing=timing)
+    if not as_json:
+        print_costs(found, screen.out)
+        return
+    shared = {"threads": found["threads"], "method": found["method"]}
+    control = found["control"] or {}
+    cards = [
+        {"model": name, **costs, "control": control if control.get("arm") == name else None, **shared}
+        for name, costs in found["arms"].items()
+    ]
+    print(json.dumps(cards, ensure_ascii=False))
 
 
 @app.command()

@@ -1,99 +1,245 @@
-"""What an arm costs: parameters, file, memory, and the time of a training step measured beside the other arms."""
+"""What a model costs: parameters, file, operations, time and memory, each measured beside those of the other models."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import statistics
-import subprocess
+import math
 import sys
-import tempfile
-import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from thrice.compare.grid import TFIDF, Study
-from thrice.errors import TrainingError
+from thrice.checkpoints import load_any
+from thrice.checkpoints.inspect import config_of, stock_shapes
+from thrice.checkpoints.name_map import apart, wanted_shapes
+from thrice.compare.data import read_task
+from thrice.compare.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
+from thrice.compare.grid import TFIDF, Arm, Cell, Study
+from thrice.compare.memory import in_own_process, training_memory
+from thrice.compare.results import COST_OF_TASK, FORMAT
+from thrice.compare.timing import LONG, SHORT, prediction_times, step_times
+from thrice.data.columns import Columns
+from thrice.data.encoding import Encoded
+from thrice.errors import ConfigError
 from thrice.files import read_json, write_json
-from thrice.finetune import Splits, batches_of, build, save_model
+from thrice.finetune import Splits, build
+from thrice.model.config import EncoderConfig
+from thrice.model.encoder import Encoder
 from thrice.tasks.base import Task, TaskData, TaskModel
-from thrice.training.optim import build_optimizer, switch_checkpointing
+from thrice.tasks.classification import Classification, ClassificationData
+from thrice.training import TrainingConfig
 
 METHOD = (
-    "s/epoch: training steps (forward, backward, fused AdamW) on the same batches, one arm after the other in turn, "
-    "the median time per token times the tokens of an epoch; peak memory: the most a process of its own holds while it "
-    "does three steps on the batch with most tokens (weights, gradients, optimiser, activations), less what it held "
-    "before the model, by the kernel's high-water mark; file: model.safetensors of the stock folder"
+    "times: the models take turns, A B C A B C ..., and the first is built a second time and takes its turn too, so "
+    "that two measurements of one model show the noise; latency: one text, from token ids to the answer; training: "
+    "forward, backward and fused AdamW on batches of the training order; s/epoch: the median time per token times the "
+    "tokens of an epoch; memory: at the peak of a training step on the batch with most tokens, what torch allocated; "
+    "peak memory: the most that a process of its own holds over three such steps, by the kernel's high-water mark, "
+    "less its code and what it held before the model, freed blocks given back at once (a process that keeps them held "
+    "up to a third more); file: the tensors of the stock folder, its header aside; FLOPs: matrix products, a "
+    "multiply-add counted as two, head and pooler left out, training three times the forward pass"
 )
-ROUNDS = 8
+TIMES = ("latency_short_ms", "latency_long_ms", "step_ms")
+
+Numbers = dict[str, Any]
+
+# No arm can be called so; it stands for the first arm, built a second time.
+_AGAIN = ""
 
 
-def measure_cost(study: Study, folder: Path, tasks: dict[str, tuple[Task, Splits]]) -> dict[str, Any]:
-    """Measure every arm that cost.json does not have yet, write cost.json, and give it.
+def measure_cost(study: Study, folder: Path, tasks: Mapping[str, tuple[Task, Splits]]) -> Numbers:
+    """Measure all arms on all tasks, write cost.json and give it; one that has all of them already is kept.
 
-    Arms are measured together, so one new arm means measuring all again: only interleaved times can be compared.
+    tasks: name of the task -> what it learned and its examples. What depends on a task little is measured on the first
+    one alone. Arms are measured together, so one new arm means measuring all again: only times taken in turns compare.
     """
     path = folder / "cost.json"
-    arms = [arm for arm in study.arms if arm != TFIDF]
+    arms = {arm.name: arm for arm in study.arms if arm.model != TFIDF}
     before = _measured_before(path)
-    if set(before.get("arms", {})) == set(arms):
+    if set(arms) <= set(before.get("arms", ())) and set(tasks) <= set(before.get("tasks", ())):
         return before
     torch.set_num_threads(study.threads)
-    models, data = {}, {}
-    costs: dict[str, dict[str, Any]] = {}
-    for arm in arms:
-        model, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-        with tempfile.TemporaryDirectory() as place:
-            saved = save_model(model, Path(place) / "model", tokenizer)
-            size = sum(p.stat().st_size for p in saved.glob("*.safetensors"))
-        stored, called = model.encoder.parameter_counts()
-        costs[arm] = {"parameters_stored": stored, "parameters_called": called, "file_bytes": size}
-        models[arm], data[arm] = model.to(_device()), task.encode(splits.train, tokenizer)
-    for arm, measured in _interleaved(models, data, study).items():
-        costs[arm] |= measured
-    models.clear()
-    for arm in arms:
-        costs[arm]["peak_memory_bytes"] = _peak_memory(study, arm)
-    result = {"method": METHOD, "threads": study.threads, "arms": costs}
+    result: Numbers = {"format": FORMAT, "method": METHOD, "threads": study.threads, "arms": {}, "tasks": {}}
+    first = next(iter(tasks))
+    for name, (task, splits) in tasks.items():
+        models, data, training = _built(study, arms, name, task, splits, twice=name == first)
+        if name == first:
+            result |= cost_card(models, data, training)
+        else:
+            result["tasks"][name] = step_times(models, data, training)
+    result["tasks"] = {
+        name: {arm: {key: costs[key] for key in COST_OF_TASK} for arm, costs in of.items()}
+        for name, of in ({first: result["arms"]} | result["tasks"]).items()
+    }
+    for name, costs in result["arms"].items():
+        asked = {"study": study.to_json(), "arm": name, "task": first}
+        costs |= in_own_process(asked, module="thrice.compare.cost", name=name)
+        for key in COST_OF_TASK:
+            del costs[key]
     write_json(path, result)
     return result
 
 
-def _measured_before(path: Path) -> dict[str, Any]:
-    """Give what cost.json says; a damaged one says nothing, for it can be measured again."""
+def model_costs(
+    names: Sequence[str],
+    *,
+    max_length: int | None = None,
+    timing: bool = True,
+    training: TrainingConfig | None = None,
+) -> Numbers:
+    """Give the costs of models without data: random token ids, a head of two classes; torch's present thread count.
+
+    names: of models, as `load_any` takes them. max_length: tokens of the long text; where None, 128 or the most that
+    all models take. timing: whether times and memory are measured too; without, no encoder of thrice is built.
+    training: batch size and whatever else a step depends on; the defaults of TrainingConfig where None.
+    Returns method, threads, tokens (of the long text), arms (name -> the costs that cost.json has, and step_ms) and
+    control (see `cost_card`; None without timing).
+    Raises ConfigError for a name given twice or a length that a model does not take.
+    """
+    wanted = [name for name in names if name != TFIDF]
+    repeated = sorted({name for name in wanted if wanted.count(name) > 1})
+    if repeated or not wanted:
+        raise ConfigError(f"models named twice: {', '.join(repeated)}" if repeated else "cost wants at least one model")
+    result: Numbers = {"method": METHOD, "threads": torch.get_num_threads(), "control": None}
+    if not timing:
+        shapes = {name: config_of(name) or _with_two_classes(name) for name in wanted}
+        tokens = _tokens(max_length, shapes.values())
+        arms = {name: sizes(shape, tokens=tokens) for name, shape in shapes.items()}
+        return result | {"tokens": tokens, "arms": arms}
+    training = TrainingConfig(max_grad_norm=0.0) if training is None else training
+    models = {name: _with_two_classes(name or wanted[0]) for name in (*wanted, _AGAIN)}
+    tokens = _tokens(max_length, models.values())
+    data = {name: random_texts(model.encoder.config.vocab_size, tokens=tokens) for name, model in models.items()}
+    result |= {"tokens": tokens, **cost_card(models, data, dict.fromkeys(models, training), long=tokens)}
+    models.clear()
+    asked = {"tokens": tokens, "threads": torch.get_num_threads(), "training": vars(training)}
+    for name, costs in result["arms"].items():
+        costs |= in_own_process({"model": name, **asked}, module="thrice.compare.cost", name=name)
+    return result
+
+
+def _tokens(max_length: int | None, models: Iterable[TaskModel | EncoderConfig]) -> int:
+    """Give the tokens of the long text; raises ConfigError where a model does not take as many."""
+    configs = (model if isinstance(model, EncoderConfig) else model.encoder.config for model in models)
+    most = min(config.max_length for config in configs)
+    if max_length is not None and not 3 <= max_length <= most:
+        raise ConfigError(f"--max-length is {max_length}, it must lie between 3 and {most}, which all models take")
+    return min(LONG, most) if max_length is None else max_length
+
+
+def cost_card(
+    models: Mapping[str, TaskModel],
+    data: Mapping[str, TaskData],
+    training: Mapping[str, TrainingConfig],
+    *,
+    long: int = LONG,
+) -> Numbers:
+    """Give arms, name -> every cost but memory, and control, what the first arm's second building cost.
+
+    models, data, training: of every arm, and under the name "" of the first arm once more. long: tokens of the long
+    text and of the sequences that FLOPs are told for. The models' weights move.
+    control: arm, its times, and ratios: second over first time of latency_short_ms, latency_long_ms and step_ms.
+    """
+    first = next(iter(models))
+    tokens = min(long, int(data[first].lengths.max()))
+    found = {name: sizes(model, tokens=tokens) for name, model in models.items()}
+    for times in (prediction_times(models, data, long=long), step_times(models, data, training)):
+        for name, measured in times.items():
+            found[name] |= measured
+    again = found.pop(_AGAIN)
+    ratios = {key: _middle(again[key]) / _middle(found[first][key]) for key in TIMES}
+    speeds = ("prediction_tokens_per_second", "training_tokens_per_second")
+    control = {"arm": first, **{key: again[key] for key in (*TIMES, *speeds)}, "ratios": ratios}
+    return {"arms": found, "control": control}
+
+
+def sizes(model: TaskModel | EncoderConfig, *, tokens: int) -> Numbers:
+    """Give what follows from a model's shape: parameters, bytes of its file, FLOPs per token, and whether it packs.
+
+    model: of a task; or a config alone, for an encoder with a classifier of two classes. tokens: of the sequences that
+    FLOPs are told for; they are None for a model that is no encoder of thrice, whose config does not say what it
+    multiplies. The file of such a one holds each parameter once.
+    """
+    if isinstance(model, EncoderConfig):
+        held = wanted_shapes(model, {"sequence": 2}, untied=False)
+        return _numbers(model, parameter_counts(model, classes=2), stock_shapes(model, held).values(), tokens)
+    encoder = model.encoder
+    beside = [tuple(p.shape) for p in ([] if model.head is None else model.head.parameters())]
+    stored, called = (count + sum(map(math.prod, beside)) for count in encoder.parameter_counts())
+    if not isinstance(encoder, Encoder):
+        return _numbers(None, (stored, called), [tuple(p.shape) for p in model.parameters()], tokens)
+    held = {name: tuple(tensor.shape) for name, tensor in apart(encoder.state_dict()).items()}
+    files = [*stock_shapes(encoder.config, held).values(), *beside]
+    return _numbers(encoder.config, (stored, called), files, tokens)
+
+
+def _numbers(
+    config: EncoderConfig | None, counts: tuple[int, int], files: Collection[Sequence[int]], tokens: int
+) -> Numbers:
+    return {
+        "parameters_stored": counts[0],
+        "parameters_called": counts[1],
+        "file_bytes": tensor_bytes(files, "float32"),
+        "file_bytes_float16": tensor_bytes(files, "float16"),
+        "file_bytes_int8": tensor_bytes(files, "int8"),
+        "flops_per_token": None if config is None else forward_flops(config, tokens=tokens),
+        "flops_per_token_training": None if config is None else training_flops(config, tokens=tokens),
+        "flops_tokens": tokens,
+        "packed": config is not None,
+    }
+
+
+def _built(
+    study: Study, arms: Mapping[str, Arm], name: str, task: Task, splits: Splits, *, twice: bool = False
+) -> tuple[dict[str, TaskModel], dict[str, TaskData], dict[str, TrainingConfig]]:
+    """Give model, training examples and training config of every arm on one task; twice: the first arm once more."""
+    models, data, training = {}, {}, {}
+    wanted = dict(arms) | ({_AGAIN: next(iter(arms.values()))} if twice else {})
+    for key, arm in wanted.items():
+        training[key] = study.training_of(Cell(arm.name, name, study.seeds[0], arm.points[0]))
+        model, tokenizer = build(arm.model, task, seed=study.seeds[0], tokenizer=study.tokenizer)
+        models[key], data[key] = model.to(_device()), task.encode(splits.train, tokenizer)
+    return models, data, training
+
+
+def _with_two_classes(name: str) -> TaskModel:
+    """Give a named model with a classifier of two classes, on the device that training uses."""
+    # Its texts are made, not cut, so that max_length has no meaning beyond being one that every model takes.
+    task = Classification(labels=("0", "1"), columns=Columns(text="text", label="label"), max_length=3)
+    return TaskModel(load_any(name), task).to(_device())
+
+
+def random_texts(vocab_size: int, *, tokens: int, examples: int = 256) -> ClassificationData:
+    """Give texts of random token ids, 16 to `tokens` tokens long, the same lengths for every vocabulary.
+
+    The first two are as short and as long as that; classes are 0 and 1.
+    """
+    draw = np.random.default_rng(0)
+    short = min(SHORT, tokens)
+    lengths = np.array([short, tokens, *draw.integers(short, tokens + 1, examples - 2)])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    # The first ids are padding and the like.
+    ids = draw.integers(min(10, vocab_size // 2), vocab_size, offsets[-1], dtype=np.int32)
+    types = np.zeros(len(ids), dtype=np.uint8)
+    encoded = Encoded(ids=ids, type_ids=types, offsets=offsets, owner=np.arange(examples), num_cut=0)
+    return ClassificationData(encoded, np.arange(examples) % 2)
+
+
+def _measured_before(path: Path) -> Numbers:
+    """Give what cost.json says; a damaged or older one says nothing, for it can be measured again."""
     try:
         value = read_json(path)
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) and isinstance(value.get("arms"), dict) else {}
+    parts = (value.get("arms"), value.get("tasks")) if isinstance(value, dict) else (None,)
+    return value if all(isinstance(part, dict) for part in parts) and value.get("format") == FORMAT else {}
 
 
-def _interleaved(models: dict[str, TaskModel], data: dict[str, TaskData], study: Study) -> dict[str, dict[str, Any]]:
-    """Give arm -> step_ms and seconds_per_epoch from steps taken in turn on the same batches."""
-    for model in models.values():
-        switch_checkpointing(model, study.training)
-    optimizers = {arm: build_optimizer(model, study.training) for arm, model in models.items()}
-    batches = batches_of(next(iter(data.values())), study.training)(1)
-    full = [b for b in batches if len(b) == len(batches[0])]
-    times: dict[str, list[float]] = {arm: [] for arm in models}
-    per_token: dict[str, list[float]] = {arm: [] for arm in models}
-    for turn in range(ROUNDS + 1):
-        for arm, model in models.items():
-            indices = full[turn % len(full)]
-            seconds = _step(model, optimizers[arm], data[arm].batch(indices))
-            if turn:  # the first round warms up
-                times[arm].append(1000 * seconds)
-                per_token[arm].append(seconds / data[arm].lengths[indices].sum())
-    return {
-        arm: {
-            "step_ms": {"median": statistics.median(times[arm]), "values": times[arm]},
-            "seconds_per_epoch": statistics.median(per_token[arm]) * float(data[arm].lengths.sum()),
-        }
-        for arm in models
-    }
+def _middle(times: Mapping[str, float]) -> float:
+    return times["p50"] if "p50" in times else times["median"]
 
 
 def _device() -> torch.device:
@@ -103,66 +249,22 @@ def _device() -> torch.device:
     return Accelerator().device
 
 
-def _step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> float:
-    model.train()
-    started = time.perf_counter()
-    model.loss(batch.to(model.device)).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
-def _peak_memory(study: Study, arm: str) -> int | None:
-    """Give the bytes that three training steps need, measured in a process of its own; None where none can be told."""
-    command = [sys.executable, "-m", "thrice.compare.cost"]
-    question = json.dumps({"study": study.to_json(), "arm": arm})
-    answer = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise TrainingError(f"measuring the memory of {arm} failed: {answer.stderr.strip().splitlines()[-1:]}")
-    measured: int | None = json.loads(answer.stdout.splitlines()[-1])
-    return measured
-
-
-def _measure_here(study: Study, arm: str) -> int | None:
-    from thrice.finetune import read_splits
-
-    torch.set_num_threads(study.threads)
-    task, splits = read_splits(study.task, study.source, study.options)
-    model, tokenizer = build(arm, task, seed=study.seeds[0], tokenizer=study.tokenizer)
-    data = task.encode(splits.train, tokenizer)
-    del splits
-    batches = batches_of(data, study.training)(1)
-    largest = max(batches, key=lambda indices: int(data.lengths[np.asarray(indices)].sum()))
-    switch_checkpointing(model, study.training)
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    _forget_peak()
-    before = _status_bytes("VmRSS")
-    optimizer = build_optimizer(model.to(_device()), study.training)
-    for _ in range(3):
-        _step(model, optimizer, data.batch(largest))
-    if model.device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    peak = _status_bytes("VmHWM")
-    return None if peak is None or before is None else peak - before + weights
-
-
-def _forget_peak() -> None:
-    """Reset the high-water mark: a new process inherits that of the one which started it (Linux, proc(5))."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def _status_bytes(key: str) -> int | None:
-    """Give a size out of /proc/self/status; None on systems that have none."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)
+def _answer(question: Mapping[str, Any]) -> Numbers:
+    """Give the memory of one arm of a study, or of one model without data."""
+    if "study" in question:
+        study = Study.from_json(question["study"])
+        torch.set_num_threads(study.threads)
+        arm = study.arm(question["arm"])
+        task, splits = read_task(study.task(question["task"]))
+        models, data, training = _built(study, {arm.name: arm}, question["task"], task, splits)
+        model, texts, config = models[arm.name], data[arm.name], training[arm.name]
+    else:
+        torch.set_num_threads(question["threads"])
+        model = _with_two_classes(question["model"])
+        texts = random_texts(model.encoder.config.vocab_size, tokens=question["tokens"])
+        config = TrainingConfig(**question["training"])
+    return training_memory(model, texts, config)
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    print(json.dumps(_measure_here(Study.from_json(asked["study"]), asked["arm"])))
+    print(json.dumps(_answer(json.load(sys.stdin))))

@@ -20,7 +20,7 @@ SHORT, LONG = 16, 128
 """Tokens of the short and of the long text."""
 CALLS = 5
 """Predictions of one text that count in one turn."""
-BULK_TOKENS = 16_384
+BULK_TOKENS = 8192
 """Tokens predicted in bulk in one turn, in batches of up to 4096."""
 
 Numbers = dict[str, Any]
@@ -47,7 +47,7 @@ def in_turn(
 
 
 def prediction_times(
-    models: Mapping[str, TaskModel], data: Mapping[str, TaskData], *, long: int = LONG, seconds: float = 30.0
+    models: Mapping[str, TaskModel], data: Mapping[str, TaskData], *, long: int = LONG, seconds: float = 10.0
 ) -> dict[str, Numbers]:
     """Give name -> latency_short_ms and latency_long_ms {p50, p95, tokens}, prediction_tokens_per_second.
 
@@ -63,12 +63,12 @@ def prediction_times(
     for key, tokens in (("latency_short_ms", SHORT), ("latency_long_ms", long)):
         index = [int(np.abs(first - tokens).argmin())]
         calls = {name: _latency(model, data[name], index) for name, model in models.items()}
-        for name, values in in_turn(calls, least=4, most=40, seconds=seconds).items():
+        for name, values in in_turn(calls, least=4, most=20, seconds=seconds).items():
             p50, p95 = np.percentile(values, [50, 95])
             found[name][key] = {"p50": float(p50), "p95": float(p95), "tokens": int(data[name].lengths[index[0]])}
     count = max(1, int(np.searchsorted(np.cumsum(first), BULK_TOKENS)))
     bulk = {name: _bulk(model, data[name], count) for name, model in models.items()}
-    for name, values in in_turn(bulk, least=3, most=10, seconds=seconds).items():
+    for name, values in in_turn(bulk, least=3, most=6, seconds=seconds).items():
         tokens = int(data[name].lengths[:count].sum())
         found[name]["prediction_tokens_per_second"] = tokens / statistics.median(values)
     return found
@@ -80,7 +80,7 @@ def step_times(
     training: Mapping[str, TrainingConfig],
     *,
     rounds: int = 8,
-    seconds: float = 60.0,
+    seconds: float = 30.0,
 ) -> dict[str, Numbers]:
     """Give name -> step_ms {median, values}, seconds_per_epoch and training_tokens_per_second.
 

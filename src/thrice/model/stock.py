@@ -168,7 +168,7 @@ class StockEncoder(nn.Module):
             layer.register_forward_hook(lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1}))
             for name, layer in layers.items()
         ]
-        ids = torch.zeros(1, 2, dtype=torch.long, device=next(self.parameters()).device) + 1
+        ids = torch.ones(1, 2, dtype=torch.long, device=next(self.parameters()).device)
         was_training = self.training
         self.eval()
         try:
@@ -234,9 +234,6 @@ class StockEncoder(nn.Module):
         self.heads.clear()
         self.base = model.base_model
         self._whole = (model,)
-        taken = inspect.signature(self.base.forward).parameters
-        types = getattr(model.config, "type_vocab_size", None) or 1
-        self.takes_types = "token_type_ids" in taken and types > 1
 
     def _show_head(self, name: str) -> None:
         model = self.model
@@ -257,7 +254,7 @@ class StockEncoder(nn.Module):
             "input_ids": ids.new_full(real.shape, self.config.pad_token_id).masked_scatter(real, ids),
             "attention_mask": real.long(),
         }
-        if self.takes_types:
+        if self.config.type_vocab_size > 1:
             inputs["token_type_ids"] = ids.new_zeros(real.shape).masked_scatter(real, batch.token_type_ids)
         return inputs
 

@@ -45,9 +45,16 @@ def test_the_model_holds_the_average_for_a_while_and_its_own_weights_after_an_er
     with torch.no_grad():
         model.weight.add_(1.0)
     moved = weights(model)
-    with pytest.raises(RuntimeError, match="inside"), average.in_place():
-        assert same_weights(weights(model), begun)
-        raise RuntimeError("inside")
+    inside = {}
+
+    def fail() -> None:
+        with average.in_place():
+            inside.update(weights(model))
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
+    assert same_weights(inside, begun)
     assert same_weights(weights(model), moved)
     assert model.weight.data_ptr() == place
 
@@ -64,7 +71,7 @@ def test_both_are_evaluated_and_the_best_epoch_is_that_of_the_average(tmp_path: 
     without = fit_toy(tmp_path / "without", plain, CONFIG.replace(ema_decay=None))
     assert all(record["dev"] != record["dev_raw"] for record in result.epochs)
     assert all("dev_raw" not in record for record in without.epochs)
-    assert [r["train_loss"] for r in result.epochs][0] == [r["train_loss"] for r in without.epochs][0]
+    assert [r["train_loss"] for r in result.epochs] == [r["train_loss"] for r in without.epochs]
     values = [record["dev"]["accuracy"] for record in result.epochs]
     assert result.best_value == max(values) == values[result.best_epoch - 1]
     assert not same_weights(weights(model), weights(plain))

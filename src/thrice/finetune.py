@@ -229,10 +229,9 @@ def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Pre
 
 
 def cut_note(data: TaskData) -> list[str]:
-    """Say how many training examples the maximum length cuts; nothing where it cuts none."""
-    if not data.num_cut:
-        return []
-    return [f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"]
+    """Say how many training examples the maximum length cuts, if any, and what else the task has to say of them."""
+    cut = f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"
+    return [*([cut] if data.num_cut else []), *getattr(data, "notes", ())]
 
 
 def packing_note(model: TaskModel) -> list[str]:

@@ -1,8 +1,8 @@
 """An exponential moving average of the weights beside a run: smoother than the last step, and often better.
 
-Early on an average with decay 0.999 would still be the first weights, and on small data it never becomes anything else.
-So the decay of step t is at most (1 + t) / (10 + t): 0.18 at the first step, 0.9 at step 80, 0.99 at step 890, and 0.999
-from step 8,990 on, as in TensorFlow's ExponentialMovingAverage.
+Early on an average with decay 0.999 would still be the first weights, and on small data it never becomes anything
+else. So the decay of step t is at most (1 + t) / (10 + t), as in TensorFlow's ExponentialMovingAverage: 0.18 at the
+first step, 0.9 at step 80, 0.99 at step 890, and 0.999 from step 8,990 on.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def load_run(
     ranks: Ranks,
     average: Average | None = None,
 ) -> RunState | None:
-    """Put model, optimiser, average and generators into the folder's saved state and give it; None where nothing is saved.
+    """Put model, optimiser, average and generators into the folder's saved state and give it; None without one.
 
     Values are copied into the model's own memory, since memory-mapped tensors are aligned differently and give other
     last digits. Raises TrainingError where the saved run is another one, or damaged.

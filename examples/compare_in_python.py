@@ -12,14 +12,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from thrice.compare.grid import Study
-from thrice.compare.results import read_rows, summarise
+import thrice
+from thrice.compare.grid import Study, StudyTask, arms_of
 from thrice.compare.runner import run_study
 from thrice.demo import write_reviews
 from thrice.finetune import DataSource
-from thrice.report.page import write_report
-from thrice.report.tables import markdown_table
-from thrice.report.verdict import verdict
 from thrice.training import TrainingConfig
 
 
@@ -27,20 +24,21 @@ def main() -> None:
     """Run the study, print its table and its verdict, write its page."""
     with tempfile.TemporaryDirectory() as place:
         reviews = write_reviews(Path(place) / "reviews.csv", count=240)
+        task = StudyTask(
+            name="reviews", metric="accuracy", options={"max_length": 32}, source=DataSource(data=str(reviews))
+        )
         study = Study(
-            arms=("zoo:albert-nano-zh+all", "zoo:albert-nano-zh+none", "tfidf"),
+            arms=arms_of("zoo:albert-nano-zh+all", "zoo:albert-nano-zh+none", "tfidf"),
+            tasks=(task,),
             seeds=(0, 1),
-            metric="accuracy",
-            options={"max_length": 32},
-            source=DataSource(data=str(reviews)),
             training=TrainingConfig(epochs=1, learning_rate=3e-4, max_grad_norm=0.0),
         )
         folder = Path(place) / "study"
         run_study(study, folder, on_cell=lambda row: print(row["arm"], row["seed"], row["best_dev"]))
-        summary = summarise(folder)
-        print(markdown_table(summary))
-        print(verdict(summary))
-        page = write_report(summary, read_rows(folder), folder / "report.html")
+        result = thrice.read_study(folder)
+        print(result.table()[["arm", "best_dev", "test", "difference", "low", "high"]].to_string(index=False))
+        print(result.verdict())
+        page = result.report()
         print(f"the page has {page.stat().st_size:,} bytes")
 
 

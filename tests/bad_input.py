@@ -109,6 +109,7 @@ DATA = f"{TUNE} --data d.csv"
 PREDICT = "predict tuned good.csv"
 UNSHARE = "unshare model new"
 COMPARE = "compare model --data good.csv --out new --max-length 24"
+TASK = "tasks.t.data=good.csv"
 OFFSETS = {"dtype": "F32", "shape": [2]}
 
 CASES = [
@@ -229,6 +230,34 @@ CASES = [
     Case("Checkpoints", "a pickle with code in it", UNSHARE,
          "model/pytorch_model.bin (N bytes) cannot be read: it is no plain dict of tensors, and other pickles are not "
          "opened. - download or copy it again?", pickled),
+    Case("Studies", "a study file that is no TOML", "compare s.toml", "s.toml is no TOML: ... (at line 1, column N)",
+         file("s.toml", "arms = model")),
+    Case("Studies", "keys that a study does not have", "compare s.toml",
+         "s.toml: sedes is no key; did you mean seeds or save_models?; tasks is missing",
+         file("s.toml", 'sedes = 3\narms = ["model"]')),
+    Case("Studies", "a field that training does not have", f"compare s.toml --set training.lr=1 --set {TASK}",
+         "s.toml: training: no training field 'lr'; known: adam_beta1, ...", file("s.toml", 'arms = ["model"]')),
+    Case("Studies", "an option beside the file that says it", "compare s.toml --epochs 5",
+         "--epochs: say it in s.toml, or by --set, such as --set training.epochs=5", file("s.toml", "")),
+    Case("Studies", "a setting without a value", f"{COMPARE} --set training.epochs",
+         "--set 'training.epochs': expected KEY=VALUE, such as training.epochs=5"),
+    Case("Studies", "no folder", "compare model --data good.csv", "name the folder of the study: --out study"),
+    Case("Studies", "one arm twice", f"{COMPARE.replace('model', 'model model', 1)}", "arms named twice: model"),
+    Case("Studies", "a grid without values", f"{COMPARE} --grid epochs",
+         "study: arm model: grid epochs has no values"),
+    Case("Studies", "a point of a grid that cannot be", f"{COMPARE} --grid epochs=1,0",
+         "study: model on classification epochs=0 seed 0: training config: epochs is 0, it must be a whole number of "
+         "at least 1"),
+    Case("Studies", "an engine nobody knows", f"{COMPARE} --engine rays",
+         "--engine is 'rays', it must be local or ray"),
+    Case("Studies", "no job at all", f"{COMPARE} --jobs 0", "--jobs is 0, it must be at least 1"),
+    Case("Studies", "GPUs without a cluster", f"{COMPARE} --gpus 1", "--address and --gpus are for --engine ray"),
+    Case("Studies", "an arm that cannot be built", f"{COMPARE.replace('model', 'model+groups=9', 1)}",
+         "1 of 1 arms cannot be built: model+groups=9: ..."),
+    Case("Studies", "a limit that is none", "advise study --max-size-mb -1", "max_size_mb is -1.0: expected a number above 0 - leave a limit out to have none"),
+    Case("Studies", "a task that the study does not have", "advise study --task classificaton",
+         "...did you mean classification?..."),
+    Case("Studies", "the cost of a model that is not there", "cost nowhere/", "...no such folder: nowhere/..."),
     Case("Files of thrice", "thrice.json of a newer thrice", PREDICT,
          "tuned/thrice.json: format is 2, written by a newer thrice (this one reads up to 1); upgrade thrice",
          json_file("tuned/thrice.json", "format", value=2)),
@@ -239,14 +268,17 @@ CASES = [
          "tuned: the sequence head is not the one of the task in thrice.json: classifier.bias is (2,), the task wants "
          "(1,), ... - fine-tune again?", json_file("tuned/thrice.json", "task", "settings", "labels", value=["bad"])),
     Case("Files of thrice", "study.json of a newer thrice", "report study",
-         "study/study.json: format is 9, written by a newer thrice (this one reads up to 1); upgrade thrice",
+         "study/study.json: format is 9, written by a newer thrice (this one reads up to 2); upgrade thrice",
          json_file("study/study.json", "format", value=9)),
     Case("Files of thrice", "study.json with a wrong kind", "report study",
          "study/study.json: seeds is 'x', expected a list - put back a whole copy, or begin the study anew with "
          "--restart", json_file("study/study.json", "seeds", value="x")),
     Case("Files of thrice", "cost.json with a wrong kind", "report study",
-         "study/cost.json: arms.a.file_bytes is 'x', expected a number or null - delete it, the command of the study "
-         "measures again", file("study/cost.json", '{"arms": {"a": {"file_bytes": "x"}}}')),
+         "study/cost.json: arms.a.file_bytes is 'x', expected a number - delete it, the command of the study measures "
+         "again", file("study/cost.json", '{"format": 2, "arms": {"a": {"file_bytes": "x"}}}')),
+    Case("Files of thrice", "study.json of an older thrice", "report study",
+         "study/study.json: written by an older thrice, whose studies had one task - begin the study anew with "
+         "--restart, or in another folder", json_file("study/study.json", "format", value=1)),
     Case("Files of thrice", "a result cut short", "report study",
          "1 result file(s) cannot be read: study/cells/cell-000.json: ... - delete them and start the study again, it "
          "computes only what is missing", cut("study/cells/cell-000.json", keep=0.5)),

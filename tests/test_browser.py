@@ -1,147 +1,21 @@
-"""The report in a real browser: nothing on the console, every picture drawn, in light, in dark and on paper.
-
-Chromium is driven through `--remote-debugging-pipe`: JSON commands and events, each ended by a zero byte, on two pipes.
-"""
+"""The report in a real browser: nothing on the console, every picture drawn, every table sorted and filtered."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import select
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from chromium import NAMES, PATIENCE, Browser, click, press
 from studies import ARMS, full_study, make_row, write_study
+from studies_of_report import many_runs, two_tasks
 
-from thrice.compare.results import read_rows, summarise
+from thrice.compare.results import read_rows
+from thrice.compare.summary import summarise
 from thrice.report import write_report
 from thrice.report.charts import DARK, LIGHT, Colours
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 60.0  # seconds until a browser that does not answer fails the test
-
-# What must never happen in a page: an exception, console.error or console.warn, and what the browser itself
-# complains about (a refused request, a blocked script).
-COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-
-
-# Chromium wants the pipes as descriptors 3 and 4. Both come in above 9, so that neither is overwritten on the way.
-LAUNCHER = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.dup2(int(sys.argv[2]), 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-FLAGS = """
---headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --hide-scrollbars
---disable-background-networking --disable-component-update --disable-sync --remote-debugging-pipe
-"""
-
-
-def high_pipe() -> tuple[int, int]:
-    """Give the reading and the writing end of a pipe, both above 9."""
-    low = os.pipe()
-    reading, writing = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
-    for end in low:
-        os.close(end)
-    return reading, writing
-
-
-class Browser:
-    """One headless Chromium with one open page."""
-
-    def __init__(self, program: str, profile: Path) -> None:
-        to_browser, self._send = high_pipe()
-        self._receive, from_browser = high_pipe()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-S", "-c", LAUNCHER, str(to_browser), str(from_browser), program),
-                *(*FLAGS.split(), f"--user-data-dir={profile}", "about:blank"),
-            ],
-            pass_fds=(to_browser, from_browser),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(to_browser)
-        os.close(from_browser)
-        self._buffer = b""
-        self._number = 0
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-
-    def connect(self) -> None:
-        """Take hold of the open page."""
-        pages = self.call("Target.getTargets")["targetInfos"]
-        target = next(page["targetId"] for page in pages if page["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send one command and give its result; events that arrive meanwhile are kept."""
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._send, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            answer = self._read(deadline)
-            if answer.get("id") == self._number:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]
-            self.events.append(answer)
-
-    def open(self, page: Path, *, colours: str = "light", width: int = 1280) -> list[str]:
-        """Open a file, wait until it is loaded and its pictures are drawn, and give every complaint."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
-        self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
-        deadline = time.monotonic() + PATIENCE
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._read(deadline))
-        waited = "!document.getElementById('specs') || document.documentElement.dataset.charts === 'drawn'"
-        while not self.evaluate(waited):
-            assert time.monotonic() < deadline, f"pictures not drawn after {PATIENCE} s: {self.complaints()}"
-            time.sleep(0.05)
-        return self.complaints()
-
-    def complaints(self) -> list[str]:
-        return [json.dumps(event["params"]) for event in self.events if event.get("method") in COMPLAINTS]
-
-    def evaluate(self, expression: str) -> Any:
-        """Give the JSON value of an expression in the page."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in result, result
-        return result["result"].get("value")
-
-    def close(self) -> None:
-        os.close(self._send)
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        os.close(self._receive)
-
-    def _read(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._receive], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"the browser said nothing for {PATIENCE} s"
-            part = os.read(self._receive, 1 << 16)
-            assert part, "the browser ended"
-            self._buffer += part
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return json.loads(message)
 
 
 @pytest.fixture(scope="module")
@@ -198,16 +72,16 @@ def test_every_picture_is_drawn_in_the_readers_colours(
 ) -> None:
     assert browser.open(report, colours=colours) == []
     sizes = browser.evaluate("[...document.querySelectorAll('.chart svg')].map(e => [e.clientWidth, e.clientHeight])")
-    assert len(sizes) == 3
+    assert len(sizes) == 8
     assert min(width for width, _ in sizes) > 400
-    assert min(height for _, height in sizes) > 300
+    assert min(height for _, height in sizes) > 100
     assert browser.evaluate("getComputedStyle(document.documentElement).backgroundColor") == rgb(palette.background)
     # Lines of the first picture: eight runs of encoders, one of them collapsed, three of TF-IDF, and four means.
-    assert browser.evaluate("document.querySelectorAll('#learning-curves .mark-line path').length") == 8 + 3 + 4
+    assert browser.evaluate("document.querySelectorAll('#curves-0 .mark-line path').length") == 8 + 3 + 4
     drawn = set(browser.evaluate("[...document.querySelectorAll('.chart svg *')].map(e => getComputedStyle(e).stroke)"))
     assert {rgb(colour) for colour in palette.arms[:3]} <= drawn
     labels = browser.evaluate("[...document.querySelectorAll('.chart svg text')].map(e => getComputedStyle(e).fill)")
-    assert set(labels) == {rgb(palette.ink), rgb(palette.muted)}
+    assert set(labels) == {rgb(palette.ink), rgb(palette.muted), rgb(palette.background)}
 
 
 @pytest.mark.parametrize("width", [360, 800])
@@ -230,8 +104,8 @@ def test_paper_is_light_even_for_a_reader_of_dark_pages(browser: Browser, report
 
 def test_a_reader_of_marks_gets_the_numbers(browser: Browser, report: Path) -> None:
     browser.open(report)
-    place = "document.querySelector('#score-time .mark-symbol path[aria-label*=attention]').getBoundingClientRect()"
-    browser.evaluate("document.getElementById('score-time').scrollIntoView()")
+    place = "document.querySelector('#time-0 .mark-symbol path[aria-label*=attention]').getBoundingClientRect()"
+    browser.evaluate("document.getElementById('time-0').scrollIntoView()")
     box = browser.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({place})")
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     tooltip = "document.querySelector('#vg-tooltip-element.visible')"
@@ -241,6 +115,133 @@ def test_a_reader_of_marks_gets_the_numbers(browser: Browser, report: Path) -> N
     said = browser.evaluate(f"{tooltip}.innerText")
     assert ARMS[1] in said
     assert "20.20" in said
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(two_tasks(tmp_path_factory.mktemp("tasks")))
+
+
+def column(browser: Browser, table: str, place: int) -> list[str]:
+    rows = f"[...document.querySelectorAll('#{table} tbody tr')]"
+    return browser.evaluate(f"{rows}.map(row => row.cells[{place}].textContent.trim())")
+
+
+def test_two_tasks_are_drawn_and_nothing_scrolls_sideways(browser: Browser, tasks: Path) -> None:
+    assert browser.open(tasks) == []
+    assert browser.evaluate("document.querySelectorAll('.chart svg').length") == 2 * 7 + 2
+    assert browser.evaluate("document.documentElement.scrollWidth") == 1280
+    wide = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth)"
+    assert browser.evaluate(f"{wide}.map(e => e.querySelector('table').id)") == []
+    outside = "[...document.querySelectorAll('.chart svg')].filter(e => e.clientWidth > e.parentNode.clientWidth)"
+    assert browser.evaluate(f"{outside}.length") == 0
+
+
+def test_tables_are_sorted_by_click_and_by_keyboard(browser: Browser, tasks: Path) -> None:
+    browser.open(tasks)
+    before = column(browser, "task-0-result", 4)
+    header = "#task-0-result thead th:nth-child(5)"
+    click(browser, f"{header} button")
+    assert browser.evaluate(f"document.querySelector('{header}').ariaSort") == "ascending"
+    assert column(browser, "task-0-result", 4) == sorted(before, key=lambda text: float(text.split()[0])) != before
+    browser.evaluate(f"document.querySelector('{header} button').focus()")
+    press(browser, "Enter", 13)
+    assert browser.evaluate(f"document.querySelector('{header}').ariaSort") == "descending"
+    assert column(browser, "task-0-result", 4) == sorted(before, key=lambda text: -float(text.split()[0]))
+    assert browser.evaluate("document.querySelectorAll('#task-0-result [aria-sort]').length") == 1
+    assert browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    # Signs, thousands, and what has no number, which comes last either way.
+    click(browser, "#task-0-differences thead th:nth-child(2) button")
+    signed = [float(text.replace("−", "-")) for text in column(browser, "task-0-differences", 1)]
+    assert signed == sorted(signed)
+    assert min(signed) < 0 < max(signed)
+    for _ in range(2):
+        click(browser, "#prediction-table thead th:nth-child(7) button")
+        assert column(browser, "prediction-table", 6)[-1] == "—"
+    assert column(browser, "prediction-table", 6)[0] == "31,200"
+    assert browser.complaints() == []
+
+
+def test_seeds_are_filtered_by_arm_task_state_and_text(browser: Browser, tasks: Path) -> None:
+    browser.open(tasks)
+    count = "document.querySelector('form output').textContent"
+    assert browser.evaluate(count) == "35 of 35 rows"
+    assert browser.evaluate("document.querySelector('form output').ariaLive") == "polite"
+    choose = "(s, v) => { s.value = v; s.dispatchEvent(new Event('input', {bubbles: true})); }"
+    browser.evaluate(f"({choose})(document.querySelectorAll('form select')[1], 'afqmc')")
+    assert set(column(browser, "seeds-table", 1)) == {"afqmc"}
+    browser.evaluate(f"({choose})(document.querySelectorAll('form select')[2], 'collapsed')")
+    assert browser.evaluate(count) == "2 of 35 rows"
+    browser.evaluate(f"({choose})(document.querySelectorAll('form select')[2], '')")
+    browser.evaluate("document.querySelector('form input').focus()")
+    for letter in "0.0003":
+        browser.call("Input.dispatchKeyEvent", type="char", text=letter)
+    assert set(column(browser, "seeds-table", 2)) == {"learning_rate=0.0003"}
+    assert browser.evaluate(count) == "6 of 35 rows"
+    press(browser, "Enter", 13)
+    assert browser.evaluate("location.search") == ""
+
+
+def test_an_arm_is_taken_out_of_tables_and_pictures(browser: Browser, tasks: Path) -> None:
+    browser.open(tasks)
+    marks = f"document.querySelectorAll('#size-0 path[aria-label*=\"arm: {ARMS[1]};\"]').length"
+    before = browser.evaluate(marks)
+    assert before > 3
+    box = ".arms li:nth-child(2) input"
+    browser.evaluate(f"document.querySelector('{box}').focus()")
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=" ", code="Space", windowsVirtualKeyCode=32, text=" ")
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=" ", code="Space", windowsVirtualKeyCode=32)
+    assert column(browser, "task-0-result", 0) == [ARMS[0], f"{ARMS[2]}{GRID_NOTE}", ARMS[3]]
+    assert ARMS[1] not in column(browser, "seeds-table", 0)
+    deadline = time.monotonic() + PATIENCE
+    while browser.evaluate(marks):
+        assert time.monotonic() < deadline, "the arm is still drawn"
+    click(browser, box)
+    assert len(column(browser, "task-0-result", 0)) == 4
+    while browser.evaluate(marks) != before:
+        assert time.monotonic() < deadline, "the arm is not drawn again"
+    assert browser.complaints() == []
+
+
+GRID_NOTE = "learning_rate=0.0003, best of 2 grid points; not packed"
+
+
+def test_thousands_of_runs_are_shown_in_pages(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "report.html"
+    summary, rows = many_runs(tmp_path, monkeypatch, seeds=500, points=2, arms=3, tasks=2)
+    assert browser.open(write_report(summary, rows, page)) == []
+    count = "document.querySelector('form output').textContent"
+    assert browser.evaluate(count) == "6000 of 6000 rows, 1 to 200 shown"
+    first = column(browser, "seeds-table", 3)
+    click(browser, ".pages button:nth-child(2)")
+    assert browser.evaluate(count) == "6000 of 6000 rows, 201 to 400 shown"
+    assert column(browser, "seeds-table", 3) == [str(seed) for seed in range(200, 400)] != first
+    click(browser, "#seeds-table thead th:nth-child(5) button")
+    click(browser, "#seeds-table thead th:nth-child(5) button")
+    best = max(row["best_dev"] for row in rows)
+    assert column(browser, "seeds-table", 4)[0] == f"{100 * best:.2f}"
+    assert browser.evaluate("document.querySelectorAll('#seeds-table tbody svg').length") == 200
+    assert browser.evaluate("document.querySelectorAll('#curves-0 .mark-area path').length") == 3
+    assert browser.complaints() == []
+
+
+def test_without_scripts_the_tables_can_be_read(browser: Browser, tasks: Path) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        assert browser.open(tasks, drawn=False) == []
+        root = browser.call("DOM.getDocument")["root"]["nodeId"]
+
+        def found(selector: str) -> int:
+            return len(browser.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"])
+
+        assert found("#seeds-table tbody tr") == 35
+        assert found("th button") == 0
+        assert found("form[hidden]") == 1
+        assert found("noscript p") > 0
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
 def test_names_cannot_run_in_the_page(browser: Browser, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_names_cannot_run_in_the_page(browser: Browser, tmp_path: Path) -> None:
     assert browser.open(written(full_study(tmp_path, arms=evil))) == []
     assert browser.evaluate("window.attacked === undefined")
     assert browser.evaluate("document.scripts.length") == 3
-    assert browser.evaluate("document.querySelector('tbody th').textContent") == evil[0]
+    assert browser.evaluate("document.querySelector('tbody [data-name]').textContent") == evil[0]
 
 
 def one_seed_without_cost(folder: Path) -> Path:
@@ -286,10 +287,10 @@ def nothing_finished(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "pictures"),
     [
-        (one_seed_without_cost, 1),
-        (tfidf_alone, 2),
+        (one_seed_without_cost, 2),
+        (tfidf_alone, 3),
         (all_collapsed, 1),
-        (many_arms_far_apart_in_cost, 2),
+        (many_arms_far_apart_in_cost, 4),
         (nothing_finished, 0),
     ],
 )

@@ -244,3 +244,4 @@ def test_advice_is_given_under_limits(
     assert "nothing fits; nearest: tfidf" in out
     code, _, err = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "-1")
     assert code == 2
+    assert "max" in err

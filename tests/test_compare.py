@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from thrice.compare.cells import Copies
 from thrice.compare.grid import Arm, Cell, Study, StudyTask, arms_of, cell_path, slug
 from thrice.compare.results import read_rows
 from thrice.compare.runner import Engine, run_study
@@ -222,8 +224,6 @@ def test_a_restart_forgets_a_study_and_touches_nothing_else(
 def test_an_arm_whose_weights_changed_is_not_mixed_with_its_old_rows(
     tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
     import torch
 
     from thrice.checkpoints import load, save
@@ -351,3 +351,22 @@ def test_test_items_are_compared_when_all_cells_are_done(finished: Path) -> None
         assert items["mean"] == pytest.approx(difference["mean"])
         assert items["low"] <= items["mean"] <= items["high"]
     assert all(set(item["answers"]) == {arm["arm"] for arm in part["arms"]} for item in part["disagreements"])
+
+
+def test_a_study_lost_with_its_machine_is_fetched_from_its_store_and_trackers_know_its_cells(
+    tiny_checkpoint: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thrice.compare.runner.measure_cost", lambda *_: None)
+    study = study_of(tiny_checkpoint, reviews, arms=arms_of(f"{tiny_checkpoint}+all", "tfidf"), seeds=(0,))
+    copies = Copies(store=(tmp_path / "store").as_uri(), trackers=("tensorboard",))
+    run_study(study, tmp_path / "study", copies=copies)
+    assert len(list((tmp_path / "study" / "tensorboard").rglob("events.out.*"))) >= 2
+    before = read_rows(tmp_path / "study")
+    shutil.rmtree(tmp_path / "study")
+    computed: list[dict] = []
+    run_study(study, tmp_path / "study", copies=copies, on_cell=computed.append)
+    assert computed == []
+    assert read_rows(tmp_path / "study") == before
+    with pytest.raises(ConfigError, match="no tracker is called 'tensorbord'"):
+        run_study(study, tmp_path / "other", copies=Copies(trackers=("tensorbord",)))
+    assert not (tmp_path / "other").exists()

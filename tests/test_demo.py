@@ -77,6 +77,19 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
     assert done.stdout
 
 
+def test_the_study_file_of_the_examples_is_one(
+    reviews: Path,
+) -> None:
+    from thrice.compare.study_file import read_study_file, settings, study_of
+
+    shown = re.findall(r"```toml\n(.*?)```", (HOME / "docs" / "comparing.md").read_text(encoding="utf-8"), flags=re.S)
+    content = (HOME / "examples" / "study.toml").read_text(encoding="utf-8")
+    assert content.endswith(shown[0]), "the document shows the example"
+    value = settings(read_study_file(HOME / "examples" / "study.toml"), [f"tasks.reviews.data={reviews}"])
+    study = study_of(value, name="study.toml")
+    assert [arm.name for arm in study.arms] == ["shared", "unshared", "control"]
+
+
 def test_the_code_in_the_readme_runs(tiny_checkpoint: Path, reviews: Path, tmp_path: Path) -> None:
     from thrice.finetune import DataSource, finetune
 

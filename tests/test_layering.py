@@ -41,10 +41,12 @@ ALLOWED: dict[str, set[str]] = {
         "launcher",
         "locks",
         "registry",
+        "report",
         "schema",
     },
     "report": {"errors", "files"},
     "zoo": set(),
+    "hub": {"compare", "report", "errors", "files"},
     "demo": {"compare", "finetune", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
 }

@@ -1,76 +1,36 @@
-"""Tables, words, pictures and page of a study, from finished to empty, with names that try to break out."""
+"""Tables, words and files of a study, from finished to empty, with names that try to break out."""
 
 from __future__ import annotations
 
 import ast
-import base64
-import hashlib
+import csv
 import io
-import json
-from collections.abc import Sequence
-from html.parser import HTMLParser
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 from studies import ARMS, full_study, make_row, write_study
+from studies_of_report import EVIL, TASKS, many_runs, summary_of, two_tasks
 
 from thrice import report
-from thrice.compare.results import read_rows, summarise
-from thrice.report import charts, tables
+from thrice.compare.results import read_rows
+from thrice.compare.study_view import read_study
+from thrice.compare.summary import summarise
+from thrice.report import cost, tables
 
-EVIL = "<script>alert(1)</script>"
 
-
-def summary_of(folder: Path, scores: dict[str, Sequence[float | None]], **more: Any) -> dict[str, Any]:
-    """Give the summary of a study whose arms have these test scores, seed by seed; None is a cell not finished."""
-    rows = [
-        make_row(arm, seed, [value - 0.02, value - 0.01], value)
-        for arm, values in scores.items()
-        for seed, value in enumerate(values)
-        if value is not None
-    ]
-    seeds = range(max(map(len, scores.values())))
-    return summarise(write_study(folder, rows, arms=list(scores), seeds=list(seeds), **more))
+def part_of(study: Path) -> dict[str, Any]:
+    """Give what the summary of a study says of its first task."""
+    return summarise(study)["tasks"][0]
 
 
 def printed(renderable: Any, width: int) -> str:
     console = Console(width=width, file=io.StringIO())
     console.print(renderable)
     return console.file.getvalue()
-
-
-class Page(HTMLParser):
-    """Collects what a page holds: elements with their attributes, and the text of scripts and of everything else."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._open = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._open = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._open == "script":
-            self.scripts[-1] += data
-        elif self._open != "style":
-            self.text += data
-
-
-def page_of(study: Path) -> Page:
-    path = report.write_report(summarise(study), read_rows(study), study / "report.html")
-    return Page(path.read_text(encoding="utf-8"))
 
 
 # Numbers
@@ -103,7 +63,7 @@ def test_costs_keep_three_or_more_figures() -> None:
 
 
 def test_markdown_table_has_the_essays_columns_and_our_numbers(tmp_path: Path) -> None:
-    lines = report.markdown_table(summarise(full_study(tmp_path))).splitlines()
+    lines = report.markdown_table(part_of(full_study(tmp_path))).splitlines()
     header = [cell.strip().replace("\u00a0", " ") for cell in lines[0].strip("|").split("|")]
     assert header[:5] == ["Model", "best dev %", "s/epoch", "after epoch 1 %", "test %"]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:6]]
@@ -115,7 +75,7 @@ def test_markdown_table_has_the_essays_columns_and_our_numbers(tmp_path: Path) -
         "baseline",
         "2.95 / 5.65",
         "11.80",
-        "333.6",
+        "307.2",
     ]
     assert cells[1][5] == "+0.43 [−0.19, +1.06]"
     assert cells[2][0] == f"{ARMS[2]} (2 of 3 seeds done; seed 1 collapsed)"
@@ -124,29 +84,31 @@ def test_markdown_table_has_the_essays_columns_and_our_numbers(tmp_path: Path) -
 
 
 def test_markdown_cells_cannot_be_ended_by_a_name(tmp_path: Path) -> None:
-    text = report.markdown_table(summary_of(tmp_path, {"a|b\n<b>*x*": [0.8]}))
-    assert "a\\|b &lt;b>\\*x\\*" in text
+    text = report.markdown_table(summary_of(tmp_path, {"a|b\n<b>*x*[y](z)": [0.8]})["tasks"][0])
+    assert "a\\|b &lt;b>\\*x\\*[y]\\(z)" in text
     assert len(text.splitlines()[2].replace("\\|", "").split("|")) == len(text.splitlines()[0].split("|"))
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_no_number_is_cut_in_a_terminal(tmp_path: Path, width: int) -> None:
-    summary = summarise(full_study(tmp_path))
-    text = printed(report.terminal_table(summary, width=width), width) + printed(
-        report.seed_table(summary, width=width), width
+    part = part_of(full_study(tmp_path))
+    text = printed(report.terminal_table(part, width=width), width) + printed(
+        report.seed_table(part, width=width), width
     )
-    for number in ("88.43 ± 0.25", "[−0.19, +1.06]", "(1 of 3)", "5.71 / 5.65", "355.7", "−1.93", "collapsed", "+0.70"):
+    for number in ("88.43 ± 0.25", "[−0.19, +1.06]", "(1 of 3)", "5.71 / 5.65", "351.4", "−1.93", "collapsed", "+0.70"):
         assert number in text
     assert "…+none" in text if width < 150 else ARMS[2] in text
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_names_are_printed_as_they_are_not_as_markup(tmp_path: Path) -> None:
-    assert "[bold]x[/bold]" in printed(report.terminal_table(summary_of(tmp_path, {"[bold]x[/bold]": [0.8]})), 200)
+    assert "[bold]x[/bold]" in printed(
+        report.terminal_table(summary_of(tmp_path, {"[bold]x[/bold]": [0.8]})["tasks"][0]), 200
+    )
 
 
 def test_seed_table_shows_every_planned_cell(tmp_path: Path) -> None:
-    _, rows = tables.seed_cells(summarise(full_study(tmp_path)))
+    _, rows = tables.seed_cells(part_of(full_study(tmp_path)))
     assert len(rows) == 12
     assert [row[-1] for row in rows[6:9]] == ["finished", "collapsed", "not finished"]
     assert rows[7][2:7] == ["55.00", "1", "55.00", "54.00", "—"]
@@ -155,189 +117,247 @@ def test_seed_table_shows_every_planned_cell(tmp_path: Path) -> None:
 
 def test_without_any_test_score_best_dev_decides(tmp_path: Path) -> None:
     rows = [make_row("a", 0, [0.7], None), make_row("b", 0, [0.8], None)]
-    summary = summarise(write_study(tmp_path, rows, arms=["a", "b"], seeds=[0]))
-    headers, cells = tables.result_cells(summary)
+    part = part_of(write_study(tmp_path, rows, arms=["a", "b"], seeds=[0]))
+    headers, cells = tables.result_cells(part)
     assert headers[5] == "best dev: difference to first"
     assert cells[1][5] == "+10.00"
 
 
-# Pictures
+def test_differences_stand_with_both_intervals_and_what_would_tell(tmp_path: Path) -> None:
+    headers, rows = tables.difference_cells(part_of(full_study(tmp_path)))
+    assert headers[1:5] == ["test: difference to first", "95% over seeds", "95% over test items", "p, corrected"]
+    assert [row[0] for row in rows] == list(ARMS[1:])
+    assert rows[0][1:4] == ["+0.43", "−0.19 to +1.06", "−0.60 to +1.40"]
+    assert rows[0][5:7] == ["83\u00a0%", "3"]
+    assert rows[1][1:3] == ["+0.90", "—"]
+    assert [row[4] for row in rows][1] == "—"
+    assert float(rows[2][4].lstrip("<")) < 0.05
 
 
-def test_learning_curves_hold_every_seed_and_the_mean_of_those_that_count(tmp_path: Path) -> None:
-    study = full_study(tmp_path)
-    chart = report.learning_curves(summarise(study), read_rows(study))
-    assert chart is not None
-    spec = chart.to_dict()
-    seeds, levels, means = (spec["datasets"][name] for name in ("seeds", "levels", "means"))
-    assert len(seeds) == 8 * 3 + 3
-    assert {(point["arm"], point["seed"]) for point in seeds if point["state"] == "collapsed"} == {(ARMS[2], 1)}
-    assert [point["score"] for point in means if point["arm"] == ARMS[2]] == [84.5, 88.4, 89.3]
-    assert [point["arm"] for point in levels] == ["tfidf"]
-    low, high = spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert 83 < low < 84.4
-    assert 89.3 < high < 91
-    assert "does not start at 0" in spec["layer"][0]["encoding"]["y"]["title"]
-    assert "between 84.50\u00a0% (zoo:albert-nano-zh+none) and 86.17" in spec["title"]["text"]
+def test_overview_has_an_arm_a_row_and_a_task_a_column(tmp_path: Path) -> None:
+    headers, rows = tables.overview_cells(summarise(two_tasks(tmp_path)))
+    assert [header.replace("\u00a0", " ") for header in headers[1:]] == [
+        "tnews: test accuracy %",
+        "afqmc: test macro F1 %",
+    ]
+    assert [row[0] for row in rows] == list(ARMS)
+    assert rows[0][1].startswith("85.")
+    assert rows[1][2].endswith("(2 of 3)")
 
 
-def test_score_against_cost_holds_means_and_seeds_and_leaves_out_what_was_not_measured(tmp_path: Path) -> None:
+def test_grid_points_are_ranked_and_the_best_is_marked(tmp_path: Path) -> None:
+    study = two_tasks(tmp_path)
+    _, rows = tables.grid_cells(part_of(study))
+    assert [row[:3] for row in rows[:2]] == [
+        [ARMS[1], "learning_rate=0.0003", "3 of 3"],
+        [ARMS[1], "learning_rate=0.0001", "3 of 3"],
+    ]
+    assert [row[-1] for row in rows] == ["chosen", "", "chosen", ""]
+    assert "learning_rate=0.0003, best of 2 grid points" in report.markdown_table(part_of(study))
+    assert "not packed" in report.markdown_table(part_of(study))
+    assert tables.grid_cells(part_of(full_study(tmp_path / "other")))[1] == []
+
+
+def test_every_run_is_listed_with_task_and_grid_point(tmp_path: Path) -> None:
+    study = two_tasks(tmp_path)
+    headers, rows = tables.run_cells(summarise(study), read_rows(study))
+    assert headers[:4] == ["Model", "task", "grid point", "seed"]
+    assert len(rows) == 2 * 6 * 3 - 2 + 1
+    missing = [row for row in rows if row[-1] == "not finished"]
+    assert [row[:4] for row in missing] == [[ARMS[1], "afqmc", "learning_rate=0.0003", "2"]]
+    assert [row[:4] for row in rows if row[-1] == "collapsed"] == [
+        [ARMS[2], "afqmc", "learning_rate=0.0001", "1"],
+        [ARMS[2], "afqmc", "learning_rate=0.0003", "1"],
+    ]
+    compared = [row for row in rows if row[-2].startswith(("+", "−"))]
+    assert {row[2] for row in compared} == {"", "learning_rate=0.0003"}
+
+
+def test_the_order_of_the_fields_of_a_grid_point_does_not_matter(tmp_path: Path) -> None:
+    grid = {"learning_rate": [0.1], "epochs": [3, 5]}
+    row = make_row("a", 0, [0.7], 0.8, point={"learning_rate": 0.1, "epochs": 5})
+    study = write_study(tmp_path, [row], arms=["a"], seeds=[0], grids={"a": grid})
+    _, rows = tables.run_cells(summarise(study), read_rows(study))
+    assert [cells[-1] for cells in rows if "epochs=5" in cells[1]] == ["finished"]
+
+
+# Cost
+
+
+def test_cost_card_holds_what_was_measured_and_dashes_else(tmp_path: Path) -> None:
     summary = summarise(full_study(tmp_path))
-    chart = report.score_against_cost(summary, "peak_memory_bytes")
-    assert chart is not None
-    spec = chart.to_dict()
-    assert [point["arm"] for point in spec["datasets"]["means"]] == list(ARMS[:3])
-    assert spec["datasets"]["means"][0]["cost"] == pytest.approx(333.6)
-    assert len(spec["datasets"]["seeds"]) == 3 + 3 + 1
-    assert charts.not_drawn(summary, "peak_memory_bytes") == ["tfidf"]
-
-
-def test_cost_axis_is_logarithmic_only_over_a_wide_range(tmp_path: Path) -> None:
-    summary = summarise(full_study(tmp_path))
-    kinds = []
-    for cost in ("seconds_per_epoch", "parameters_stored"):
-        chart = report.score_against_cost(summary, cost)
-        assert chart is not None
-        kinds.append(chart.to_dict()["layer"][0]["encoding"]["x"]["scale"].get("type", "linear"))
-    assert kinds == ["linear", "log"]
-
-
-def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, {"a": [0.8]})
-    assert report.score_against_cost(summary) is None
-    assert report.learning_curves({**summary, "arms": [{**summary["arms"][0], "runs": []}]}, []) is None
-
-
-def test_more_points_than_altair_allows_reach_the_page(tmp_path: Path) -> None:
-    rows = [make_row("a", seed, [0.5 + step / 2000 for step in range(600)], 0.8) for seed in range(9)]
-    page = page_of(write_study(tmp_path, rows, arms=["a"], seeds=list(range(9))))
-    assert len(json.loads(page.scripts[0])["learning-curves"]["datasets"]["seeds"]) == 5400
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-@pytest.mark.parametrize("colours", [charts.LIGHT, charts.DARK])
-def test_marks_and_text_stand_out_from_their_background(colours: charts.Colours) -> None:
-    """WCAG 2.2: 3:1 for graphics, 4.5:1 for text."""
-    back = luminance(colours.background)
-    for colour, least in [*((arm, 3.0) for arm in colours.arms), (colours.ink, 4.5), (colours.muted, 4.5)]:
-        bright, dim = sorted((luminance(colour), back), reverse=True)
-        assert (bright + 0.05) / (dim + 0.05) >= least, colour
-
-
-# Page
-
-
-def test_page_asks_for_nothing_outside_itself(tmp_path: Path) -> None:
-    study = full_study(tmp_path)
-    page = page_of(study)
-    assert (study / "report.html").stat().st_size < 3_000_000
-    links = [value for _, attributes in page.elements for key, value in attributes.items() if key in ("src", "href")]
-    assert len(links) >= 6
-    assert [link for link in links if not (link or "").startswith("#")] == []
-    own = page.scripts[0] + page.scripts[2] + page.text
-    assert "http" not in own.replace("application", "")
-    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert (policy or "").startswith("default-src 'none'")
-
-
-def test_security_policy_names_exactly_the_two_scripts_that_run(tmp_path: Path) -> None:
-    page = page_of(full_study(tmp_path))
-    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]]
-    assert len(page.scripts) == 3
-    allowed = policy.split("script-src ")[1].split(";")[0]
-    assert allowed == " ".join(f"'sha256-{digest}'" for digest in hashes)
-
-
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    study = full_study(tmp_path, arms=(EVIL, '"><img src=x onerror=alert(2)>', "{{ 7 * 7 }}", "</style><b>"))
-    kept = json.loads((study / "study.json").read_text())
-    kept["command"] = f"thrice compare '{EVIL}'"
-    kept["data"]["train"]["source"] = EVIL
-    kept["notes"] = [EVIL]
-    kept["versions"][EVIL] = [EVIL, {"a": EVIL}]
-    (study / "study.json").write_text(json.dumps(kept))
-    page = page_of(study)
-    assert len(page.scripts) == 3
-    assert "img" not in {tag for tag, _ in page.elements}
-    assert not [key for _, attributes in page.elements for key in attributes if key.startswith("on")]
-    assert page.text.count(EVIL) >= 8
-    assert "{{ 7 * 7 }}" in page.text
-    assert EVIL not in page.scripts[0]
-    assert EVIL in json.dumps(json.loads(page.scripts[0]))
-
-
-def test_page_holds_tables_words_and_provenance(tmp_path: Path) -> None:
-    study = full_study(tmp_path)
-    page = page_of(study)
-    summary = summarise(study)
-    for text in (
-        report.verdict(summary),
-        *report.notes(summary),
-        tables.caption(summary),
-        "+0.43 [−0.19, +1.06]",
-        "not finished",
-        "× 1.05",
-        "median of 30 interleaved steps",
-        "thrice compare a b --data reviews.csv --out study/",
-        "reviews.csv",
-        "8,000 train, 1,000 dev, 1,000 test",
-        "12 texts of test also stand in train",
-        "5f2b" * 16,
-        "0.0001",
-        "some processor",
-        "2026-01-03T10:00:00+00:00",
-    ):
-        assert text in page.text
-    assert sum(tag == "caption" for tag, _ in page.elements) == sum(tag == "table" for tag, _ in page.elements) == 3
-    assert sum(a.get("class") == "chart" and bool(a["aria-label"]) for _, a in page.elements) == 3
+    _, rows = cost.prediction_cells(summary)
+    assert rows[0][1:] == [
+        "2.95 / 5.65",
+        "11.80 / 5.90 / 2.97",
+        "4.10",
+        "1.90 / 2.40",
+        "6.80 / 7.90",
+        "31,000",
+    ]
+    assert rows[3][1:] == ["0.05 / —", "1.90 / — / —", "—", "—", "—", "—"]
+    _, rows = cost.training_cells(summary)
+    assert rows[0][1:] == ["12.30", "9,800", "307.2", "11.80", "11.80", "23.60", "260.0"]
+    _, rows = cost.step_cells(summary)
+    assert rows[1][1:] == ["20.20", "43.30 [40.20, 44.00]", "× 1.05"]
 
 
 @pytest.mark.parametrize(
-    ("scores", "pictures"),
+    ("ratios", "said"),
     [
-        ({"a": [0.8]}, 1),
-        ({"a": [0.8, 0.9, 0.85]}, 1),
-        ({"a": [0.8], "b": [0.8]}, 1),
-        ({"a": [None]}, 0),
-        ({"a": [None, 0.8], "b": [0.7, None]}, 1),
-        ({f"arm {place}": [0.8 + place / 1000] for place in range(50)}, 1),
+        ({"latency_short_ms": 1.02, "latency_long_ms": 0.97, "step_ms": None}, "differs by 2.0% to 3.1%: smaller"),
+        ({"latency_long_ms": 1.02}, "differs by 2.0%: smaller"),
+        ({"step_ms": 1.3}, "differs by 30%: smaller"),
+        (None, "No arm was measured twice"),
     ],
 )
-def test_small_large_and_unfinished_studies_have_a_page(
-    tmp_path: Path, scores: dict[str, list[float | None]], pictures: int
+def test_the_control_is_said_in_words(tmp_path: Path, ratios: dict[str, float | None] | None, said: str) -> None:
+    summary = summarise(full_study(tmp_path))
+    summary["cost_control"] = ratios and {"arm": ARMS[0], "ratios": ratios}
+    assert said in cost.cost_words(summary)[0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "control", "said"),
+    [
+        (1.01, 1.03, "run at the same speed within the noise of this measurement"),
+        (
+            1.2,
+            1.03,
+            "do not run at the same speed here: 1.01 times for one short text and 1.20 times for one long text",
+        ),
+        (1.2, None, "whether that is noise is not known"),
+    ],
+)
+def test_shared_and_unshared_are_held_against_each_other(
+    tmp_path: Path, slow: float, control: float | None, said: str
 ) -> None:
-    summary = summary_of(tmp_path, scores)
-    page = Page(report.write_report(summary, read_rows(tmp_path), tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert sum(a.get("class") == "chart" for _, a in page.elements) == pictures
-    assert len(page.scripts) == (3 if pictures else 0)
-    assert report.verdict(summary) in page.text
-    for table in (report.terminal_table(summary), report.seed_table(summary), report.markdown_table(summary)):
-        assert next(iter(scores)) in printed(table, 200)
+    summary = summarise(full_study(tmp_path))
+    summary["cost_control"] = control and {"ratios": {"latency_long_ms": control}}
+    for arm, ratio in zip(summary["arms"], (slow, 1.0, 1.0), strict=False):
+        arm["cost"]["latency_long_ms"] = {"p50": 6.8 * ratio, "p95": 9.0}
+    sentence = cost.cost_words(summary)[1]
+    assert sentence.startswith("Shared and un-shared (5.65 M called parameters each)")
+    assert said in sentence
+    assert (f"Slowest is {ARMS[0]}" in sentence) == (slow > 1.1 and control is not None)
 
 
-def test_a_study_of_tfidf_alone_has_a_page(tmp_path: Path) -> None:
-    study = write_study(
-        tmp_path, [make_row("tfidf", seed, [0.8], 0.81) for seed in (0, 1)], arms=["tfidf"], seeds=[0, 1]
-    )
-    assert "reaches 81.00\u00a0%" in page_of(study).text
+def test_nothing_is_said_of_speed_where_none_was_measured(tmp_path: Path) -> None:
+    assert cost.cost_words(summary_of(tmp_path, {"a": [0.8], "b": [0.8]})) == []
 
 
-def test_a_study_whose_every_run_collapsed_has_a_page(tmp_path: Path) -> None:
-    rows = [make_row("a", seed, [0.5, 0.5], 0.5, collapsed=True) for seed in (0, 1, 2)]
-    page = page_of(write_study(tmp_path, rows, arms=["a"]))
-    assert "every finished run collapsed, 3 of 3" in page.text
-    assert "seeds 0, 1, 2 collapsed" in page.text
+# Whole reports
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_terminal_gets_every_task_and_fits(tmp_path: Path, width: int) -> None:
+    summary = summarise(two_tasks(tmp_path))
+    console = Console(width=width, file=io.StringIO())
+    report.terminal_report(summary, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    said = [report.headline(summary), *map(report.verdict, summary["tasks"]), *report.all_notes(summary)]
+    for sentence in said:
+        assert sentence.replace("\u00a0", " ") in " ".join(text.split())
+    for number in (
+        "85.",
+        "collapsed",
+        "learning_rate=0.0003",
+        "5.71 /",
+        "The same model measured twice",
+        "not finished",
+    ):
+        assert number in text
+
+
+def test_single_seeds_of_thousands_of_runs_are_left_to_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, _ = many_runs(tmp_path, monkeypatch, seeds=20, points=2)
+    console = Console(width=100, file=io.StringIO())
+    report.terminal_report(summary, console)
+    assert len(console.file.getvalue().splitlines()) < 120
+
+
+def test_markdown_report_holds_every_table(tmp_path: Path) -> None:
+    summary = summarise(two_tasks(tmp_path))
+    text = report.markdown_report(summary)
+    assert text.startswith("# Of 2 tasks: ")
+    for part in summary["tasks"]:
+        assert report.markdown_table(part).strip() in text
+        assert report.verdict(part).replace("*", "\\*") in text
+    for piece in (
+        "12 texts of test also stand in train",
+        "The same model measured twice",
+        "## Cost",
+        "thrice compare a b",
+    ):
+        assert piece in text
+    tabled = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(tabled) > 40
+
+
+def test_all_files_of_a_report_are_written_and_agree(tmp_path: Path) -> None:
+    study = two_tasks(tmp_path)
+    rows = read_rows(study)
+    paths = report.write_all(summarise(study), rows, study)
+    assert list(paths) == ["page", "markdown", "csv", "parquet"]
+    assert all(path.parent == study for path in paths.values())
+    table = parquet.read_table(paths["parquet"]).to_pylist()
+    assert table == report.flat_rows(rows)
+    assert len(table) == len(rows)
+    assert table[0]["point.learning_rate"] is None
+    assert {row["test.macro_f1"] is None for row in table if row["task"] == "tnews"} == {True}
+    with paths["csv"].open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["best_dev"]) for line in lines] == [row["best_dev"] for row in rows]
+    assert {line["collapsed"] for line in lines} == {"true", "false"}
+
+
+def test_grids_over_words_and_numbers_and_no_rows_at_all_are_written(tmp_path: Path) -> None:
+    rows = [make_row("a", seed, [0.7], 0.8, point=point) for seed, point in enumerate(POINTS)]
+    table = parquet.read_table(report.write_rows(rows, tmp_path)["parquet"]).to_pydict()
+    assert table["point.rate"] == [1.0, 0.5, None]
+    assert table["point.schedule"] == ["linear", "[1, 2]", None]
+    assert parquet.read_table(report.write_rows([], tmp_path / "none")["parquet"]).num_rows == 0
+
+
+POINTS = ({"rate": 1, "schedule": "linear"}, {"rate": 0.5, "schedule": [1, 2]}, {})
+
+
+# At hand
+
+
+def test_a_study_at_hand_gives_tables_words_and_a_page(tmp_path: Path) -> None:
+    study = two_tasks(tmp_path)
+    result = read_study(study)
+    table = result.table()
+    assert list(zip(table["task"], table["arm"], strict=True)) == [(task, arm) for task in TASKS for arm in ARMS]
+    first = result.summary["tasks"][0]["arms"][1]
+    assert table["test"][1] == first["test"]["mean"]
+    assert table["difference"][1] == first["test"]["difference"]["mean"]
+    assert table["difference"].isna().tolist() == [True, False, False, False] * 2
+    assert table["parameters_stored"][1] == 4_180_000
+    assert len(result.rows()) == len(read_rows(study))
+    assert result.verdict() == report.headline(result.summary)
+    assert result.verdict() in repr(result)
+    assert result.report(tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert result.report() == study / "report.html"
+
+
+def test_a_notebook_shows_a_study_as_text_without_script_or_fixed_colours(tmp_path: Path) -> None:
+    shown = read_study(full_study(tmp_path, arms=(EVIL, "b", "c", "tfidf")))._repr_html_()
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "88.43 ± 0.25" in shown
+    assert not re.search(r"#[0-9a-f]{3,6}\b|color:(?!inherit)", shown.replace("background:none", ""))
+
+
+# Its place
 
 
 def test_the_report_imports_neither_torch_nor_anything_of_thrice_but_files_and_errors() -> None:
-    for path in Path(report.__file__).parent.glob("*.py"):
+    for path in Path(report.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

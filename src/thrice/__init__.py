@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thrice.checkpoints import inspect, load, save
+    from thrice.compare.study_view import StudyResult, read_study
     from thrice.errors import ThriceError
     from thrice.model.config import EncoderConfig
     from thrice.model.encoder import Encoder
@@ -26,11 +27,13 @@ _HOMES = {
     "Encoder": "thrice.model.encoder",
     "EncoderConfig": "thrice.model.config",
     "PackedBatch": "thrice.model.packing",
+    "StudyResult": "thrice.compare.study_view",
     "ThriceError": "thrice.errors",
     "inspect": "thrice.checkpoints",
     "load": "thrice.checkpoints",
     "load_model": "thrice.predict",
     "pack": "thrice.model.packing",
+    "read_study": "thrice.compare.study_view",
     "save": "thrice.checkpoints",
     "share": "thrice.sharing",
     "unshare": "thrice.sharing",
@@ -40,11 +43,13 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "PackedBatch",
+    "StudyResult",
     "ThriceError",
     "inspect",
     "load",
     "load_model",
     "pack",
+    "read_study",
     "save",
     "share",
     "unshare",

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thrice.report.cost import cost_words
+
 Numbers = Mapping[str, Any]
 
 NAMES = 30
@@ -26,15 +28,11 @@ def print_costs(found: Numbers, console: Console) -> None:
     lines = ["Stored parameters make the file, called parameters the time: sharing saves the first and not the second."]
     if found["control"] is not None:
         threads = "1 thread" if found["threads"] == 1 else f"{found['threads']} threads"
-        lines += [noise(found["control"]), f"Measured with {threads} on random token ids, a head of two classes."]
+        arms_of = [{"arm": name, "cost": costs} for name, costs in arms]
+        lines += cost_words({"cost_control": found["control"], "arms": arms_of})
+        lines += [f"Measured with {threads} on random token ids, a head of two classes."]
     for line in lines:
         console.print(line, markup=False, highlight=False)
-
-
-def noise(control: Numbers) -> str:
-    """Say how much the same model differs from itself, as the control measured it."""
-    apart = max(max(ratio, 1 / ratio) - 1 for ratio in control["ratios"].values())
-    return f"The same model measured twice differs by up to {apart:.1%}: smaller differences in time mean nothing."
 
 
 def _table(arms: Mapping[str, Numbers], tokens: int) -> Table:

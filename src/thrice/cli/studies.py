@@ -27,6 +27,7 @@ from thrice.cli.options import (
 from thrice.errors import ConfigError
 
 if TYPE_CHECKING:
+    from thrice.compare.cells import Copies
     from thrice.compare.grid import Study
     from thrice.compare.runner import Engine
 
@@ -88,6 +89,9 @@ def compare(
     engine: Annotated[str, _running("local, or ray: a Ray cluster, started here or joined.")] = "local",
     address: Annotated[str | None, _running("Of a running Ray cluster.")] = None,
     gpus: Annotated[float, _running("GPUs that Ray reserves for a cell.")] = 0,
+    store: Annotated[str | None, _running("URL where finished cells are kept a second time: s3://...")] = None,
+    track: Annotated[list[str] | None, _running("tensorboard, wandb or trackio, told of every finished cell.")] = None,
+    project: Annotated[str, _running("Under which trackers file them.")] = "thrice",
     save_models: Annotated[bool, _running("Keep each cell's best model.", "--save-models")] = False,
     restart: Restart = False,
     as_json: Json = False,
@@ -97,6 +101,7 @@ def compare(
     Same examples, order, head and budget for every arm; paired seeds. Clipping and layer-wise decay are off unless
     asked for: they treat a shared layer differently from its copies. Kill it when you like; the same command goes on.
     """
+    from thrice.compare.cells import Copies
     from thrice.compare.grid import threads_of
     from thrice.compare.runner import Engine
     from thrice.compare.study_file import read_study_file, settings, study_of
@@ -120,23 +125,33 @@ def compare(
     value.setdefault("threads", threads_before or max(1, cores() // jobs))
     minutes = value.pop("budget_minutes", None) if minutes is None else minutes
     study = study_of(value, name=name)
+    copies = Copies(store=store, trackers=tuple(track or ()), project=project)
     for line in _described(study):
         screen.err.print(line, markup=False, highlight=False, soft_wrap=True)
     if dry_run:
         _show_plan(study, folder, where, as_json=as_json)
         return
     _run_study(
-        study, folder, engine=where, restart=restart, command=_typed(), as_json=as_json, minutes=minutes, plans=True
+        study,
+        folder,
+        engine=where,
+        restart=restart,
+        command=_typed(),
+        as_json=as_json,
+        copies=copies,
+        minutes=minutes,
+        plans=True,
     )
 
 
 @app.command()
 def report(
     study: Annotated[Path, typer.Argument(help="Folder of a study, finished or not.", show_default=False)],
+    charts: Annotated[bool, typer.Option("--charts", help="Write every picture as PNG and SVG too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a study's tables and write its report.html, one page that opens offline."""
-    _show_study(study, as_json=as_json)
+    """Print a study's tables; write report.html, a page that opens offline, report.md, rows.csv and rows.parquet."""
+    _show_study(study, as_json=as_json, charts=charts)
 
 
 @app.command()
@@ -192,6 +207,18 @@ def advise(
         print(json.dumps(found, ensure_ascii=False))
     else:
         advised(found, screen.out)
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A study, or a folder that finetune wrote.", show_default=False)],
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the model hub.", show_default=False)],
+    public: Annotated[bool, typer.Option("--public", help="Let everybody read it.")] = False,
+) -> None:
+    """Put a study's report or a trained model on the hub, with a card; the token is the hub's own, or HF_TOKEN."""
+    from thrice.hub import push as upload
+
+    screen.out.print(upload(folder, repo, private=not public), markup=False, highlight=False, soft_wrap=True)
 
 
 def _as_file(models: list[str], options: RunOptions, extra: dict[str, Any], grid: list[str]) -> dict[str, Any]:
@@ -262,6 +289,7 @@ def _run_study(
     restart: bool,
     command: str,
     as_json: bool,
+    copies: Copies | None = None,
     minutes: float | None = None,
     plans: bool = False,
 ) -> None:
@@ -281,6 +309,7 @@ def _run_study(
             engine=engine,
             restart=restart,
             command=command,
+            copies=copies,
             minutes=minutes,
             on_plan=plan if plans else None,
             **callbacks,
@@ -290,23 +319,20 @@ def _run_study(
     _show_study(folder, as_json=as_json)
 
 
-def _show_study(folder: Path, *, as_json: bool) -> None:
+def _show_study(folder: Path, *, as_json: bool, charts: bool = False) -> None:
     from thrice.compare.results import read_rows
     from thrice.compare.summary import summarise
-    from thrice.report.page import write_report
-    from thrice.report.tables import seed_table, terminal_table
-    from thrice.report.verdict import notes, verdict
+    from thrice.report.folder import write_all
+    from thrice.report.terminal import terminal_report
 
     summary = summarise(folder)
-    page = write_report(summary, read_rows(folder), folder / "report.html")
+    written = write_all(summary, read_rows(folder), folder, pictures=charts)
     if as_json:
         print(json.dumps(summary, ensure_ascii=False))
         return
-    screen.out.print(terminal_table(summary, width=screen.out.width))
-    screen.out.print(seed_table(summary, width=screen.out.width))
-    for line in (verdict(summary), *notes(summary), *summary["study"].get("notes", ())):
-        screen.out.print(line, markup=False, highlight=False)
-    screen.out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+    terminal_report(summary, screen.out)
+    for name, path in written.items():
+        screen.out.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _typed() -> str:

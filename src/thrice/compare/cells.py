@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from thrice.compare.baseline import run_tfidf
 from thrice.compare.data import check_data, facts_of, read_task
 from thrice.compare.facts import machine, versions
 from thrice.compare.grid import TFIDF, Cell, Study, cell_path, items_path, model_path, work_path
 from thrice.compare.items import write_items
+from thrice.compare.memory import forget_peak, status_bytes
 from thrice.compare.results import FORMAT
+from thrice.compare.store import Store
+from thrice.compare.trackers import log_cell
 from thrice.files import clear_partials, read_json, write_json
 from thrice.finetune import build, save_model, train
 from thrice.locks import locked
@@ -27,7 +31,19 @@ PATIENCE = 10.0
 """Seconds that a cell waits for a worker whose parent was killed; it looks for its parent five times a second."""
 
 
-def run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -> Row:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Copies:
+    """Where else a finished cell goes."""
+
+    store: str | None = None
+    """URL of a second place for rows, answers and kept models, see `compare.store`."""
+    trackers: tuple[str, ...] = ()
+    """tensorboard, wandb or trackio, see `compare.trackers`."""
+    project: str = "thrice"
+    """Under which W&B and trackio file the runs."""
+
+
+def run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any], copies: Copies | None = None) -> Row:
     """Train one arm on one task from one seed, write its row and give it; resumes a cell that was stopped.
 
     data: the facts of the task's data that the study began with; raises DataError where the files say otherwise now.
@@ -37,12 +53,24 @@ def run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) ->
         clear_partials(path.parent, path.name)
         # A worker outlives a killed parent for a moment; where it finished its cell in it, there is nothing left to do.
         row: Row = read_json(path) if path.exists() else _run_cell(study, folder, cell, data)
+        put_copies(folder, cell, row, copies or Copies())
         shutil.rmtree(work, ignore_errors=True)
         return row
 
 
+def put_copies(folder: Path, cell: Cell, row: Row, copies: Copies) -> None:
+    """Give a finished cell to the trackers, whole and at once, and put its files into the store."""
+    if copies.trackers:
+        log = work_path(folder, cell) / "train.jsonl"
+        log_cell(row, log, trackers=copies.trackers, folder=folder, project=copies.project)
+    if copies.store is not None:
+        paths = (cell_path(folder, cell), items_path(folder, cell), model_path(folder, cell))
+        Store(copies.store).push(folder, [path.relative_to(folder) for path in paths if path.exists()])
+
+
 def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -> Row:
     started = _now()
+    forget_peak()
     arm, asked, config = study.arm(cell.arm), study.task(cell.task), study.training_of(cell)
     task, splits = read_task(asked)
     check_data(splits, data)
@@ -59,7 +87,8 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         "training": None,
     }
     if arm.model == TFIDF:
-        found, answers = run_tfidf(task, splits, seed=cell.seed)
+        with threadpool_limits(study.threads, user_api="blas"):
+            found, answers = run_tfidf(task, splits, seed=cell.seed)
         row |= found
     else:
         torch.set_num_threads(study.threads)
@@ -94,6 +123,7 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         "labels": list(getattr(task, "labels", ())),
         "data": facts_of(splits),
         "threads": study.threads,
+        "peak_memory_bytes": _peak_memory(),
         "machine": machine(),
         "versions": versions(),
         "started": started,
@@ -103,6 +133,11 @@ def _run_cell(study: Study, folder: Path, cell: Cell, data: Mapping[str, Any]) -
         write_items(items_path(folder, cell), task, answers, splits.test)
     write_json(cell_path(folder, cell), row)  # last: a row says that all of its cell is there
     return row
+
+
+def _peak_memory() -> int | None:
+    """Give the most memory that this process, or its GPU, held since the cell began; None where nobody can tell."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else status_bytes("VmHWM")
 
 
 def _now() -> str:

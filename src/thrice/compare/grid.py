@@ -264,7 +264,7 @@ def forget_study(folder: Path) -> None:
     if not (folder / "study.json").is_file():
         refuse_foreign(folder)
         return
-    for room in (*ROOMS, "charts"):
+    for room in (*ROOMS, "charts", "tensorboard"):
         shutil.rmtree(folder / room, ignore_errors=True)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
@@ -292,7 +292,7 @@ def write_study(folder: Path, study: Study, facts: Mapping[str, Any]) -> None:
         write_json(path, value)
         return
     before = read_study(folder)
-    changed = list(_changes(before, _plain(value)))
+    changed = list(changes(before, _plain(value)))
     begun = [*folder.glob("cells/*.json"), *folder.glob("work/*")]
     if changed and begun:
         raise ConfigError(
@@ -321,7 +321,7 @@ def threads_of(folder: Path) -> int | None:
     return int(content["threads"])
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Say in what a study differs from the one its folder began with; arms and tasks that only one has do not count."""
     # An older study does not name the fields that training had not yet: they had what is their default now.
     defaults = dataclasses.asdict(TrainingConfig())

@@ -65,6 +65,9 @@ MANY = {
 }
 """Costs that are several numbers; every other one is a number."""
 
+MEASURE_AGAIN = "delete it, the command of the study measures again"
+WRITE_AGAIN = "delete it, the command of the study writes it again"
+
 ITEMS = {"tasks": dict[str, dict[str, Any]]}
 
 ROW = {
@@ -121,7 +124,7 @@ def read_study(study: Path) -> dict[str, Any]:
             f"{study} holds no study: study.json is missing - name the folder given to `thrice compare --out`"
         )
     content = read_object(path)
-    _check_format(path, content)
+    _check_format(path, content, "begin the study anew with --restart, or in another folder")
     problems = misfits(content, STUDY)
     if not problems:
         for room, wanted in (("arms", ARM), ("tasks", TASK)):
@@ -138,7 +141,7 @@ def read_cost(study: Path) -> dict[str, Any]:
     """Give the content of `cost.json`, or no arms and no tasks where nothing was measured yet."""
     path = Path(study) / "cost.json"
     content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT}
-    _check_format(path, content)
+    _check_format(path, content, MEASURE_AGAIN)
     problems = misfits(content, MEASURED)
     if not problems:
         arms: dict[str, Any] = content.get("arms") or {}
@@ -151,7 +154,7 @@ def read_cost(study: Path) -> dict[str, Any]:
                 value = (costs or {}).get(name)
                 problems += [] if value is None else misfits(value, wanted, place=f"{place}.{name}")
     if problems:
-        raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study measures again")
+        raise DataError(f"{path}: {', '.join(problems[:8])} - {MEASURE_AGAIN}")
     return {**content, "arms": content.get("arms") or {}, "tasks": content.get("tasks") or {}}
 
 
@@ -159,9 +162,9 @@ def read_compared_items(study: Path) -> dict[str, Any]:
     """Give task -> what `items.json` says of its test examples; nothing where it was not written yet."""
     path = Path(study) / "items.json"
     content: dict[str, Any] = read_object(path) if path.is_file() else {"format": FORMAT, "tasks": {}}
-    _check_format(path, content)
+    _check_format(path, content, WRITE_AGAIN)
     if problems := misfits(content, ITEMS):
-        raise DataError(f"{path}: {', '.join(problems[:8])} - delete it, the command of the study writes it again")
+        raise DataError(f"{path}: {', '.join(problems[:8])} - {WRITE_AGAIN}")
     return dict(content["tasks"])
 
 
@@ -175,14 +178,11 @@ def key_of(row: Row) -> tuple[str, str, int, str]:
     return row["arm"], row["task"], row["seed"], text_of(row.get("point") or {})
 
 
-def _check_format(path: Path, content: dict[str, Any]) -> None:
+def _check_format(path: Path, content: dict[str, Any], way_out: str) -> None:
     if problems := newer_format(content, FORMAT):
         raise DataError(f"{path}: {problems[0]}")
     if content.get("format", 1) < FORMAT:
-        raise DataError(
-            f"{path}: written by an older thrice, whose studies had one task; begin the study anew with --restart or "
-            "in another folder"
-        )
+        raise DataError(f"{path}: written by an older thrice, whose studies had one task - {way_out}")
 
 
 def _row_problems(row: Any) -> Iterable[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.compare.answers import write_compared_items
-from thrice.compare.cells import Row, run_cell
+from thrice.compare.cells import Copies, Row, put_copies, run_cell
 from thrice.compare.cost import measure_cost
 from thrice.compare.data import data_facts, read_task
 from thrice.compare.facts import made_of, study_facts
@@ -21,6 +21,7 @@ from thrice.compare.grid import (
     TFIDF,
     Cell,
     Study,
+    cell_of,
     cell_path,
     forget_study,
     refuse_foreign,
@@ -29,8 +30,10 @@ from thrice.compare.grid import (
 )
 from thrice.compare.pool import in_pool
 from thrice.compare.progress import Follower
+from thrice.compare.store import Store
+from thrice.compare.trackers import check_trackers
 from thrice.errors import ConfigError
-from thrice.files import clear_partials
+from thrice.files import clear_partials, read_json
 from thrice.launcher import refuse_several
 from thrice.locks import locked
 from thrice.training.interrupt import orderly_termination
@@ -70,7 +73,7 @@ class Engine:
         if self.kind == "ray":
             from thrice.compare.ray_engine import in_ray
 
-            where = {"address": self.address, "cpus": study.threads, "gpus": self.gpus}
+            where: dict[str, Any] = {"address": self.address, "cpus": study.threads, "gpus": self.gpus}
             return in_ray(run_cell, calls, jobs=self.jobs, look=follow.look, **where)
         if self.jobs > 1:
             return in_pool(run_cell, calls, jobs=self.jobs, threads=study.threads, look=follow.look)
@@ -85,6 +88,7 @@ def run_study(
     restart: bool = False,
     command: str | None = None,
     minutes: float | None = None,
+    copies: Copies | None = None,
     on_plan: Callable[[], None] | None = None,
     on_start: Callable[[int, int], None] | None = None,
     on_steps: Callable[[int], None] | None = None,
@@ -98,6 +102,7 @@ def run_study(
     engine: where cells are computed; one after the other in this process where none is given.
     restart: discard the results of the study that the folder holds. command: kept in study.json for the reader.
     minutes: the budget; when it is spent, cells in work are saved and the next start goes on with them.
+    copies: where finished cells go beside the folder; what a store has and the folder lacks is fetched first.
     on_plan: called when it is known that the study can be run. on_start: told the steps of the missing cells and how
     many of them the folder holds already; on_steps: told the steps done since; on_cell: given each finished row;
     on_cost: told that measuring begins.
@@ -106,31 +111,39 @@ def run_study(
     """
     refuse_several("a study", "give it several cells at a time with --jobs")
     refuse_foreign(folder)
-    engine = engine or Engine()
+    engine, copies = engine or Engine(), copies or Copies()
+    check_trackers(copies.trackers)
+    store = None if copies.store is None else Store(copies.store)
     with locked(folder):
         facts = study_facts(study, made_of(study), command)
         if restart:
             forget_study(folder)
+        if store is not None:
+            store.forget() if restart else store.pull(folder)
         write_study(folder, study, facts)
+        if store is not None:
+            store.push(folder, ["study.json"])
         clear_partials(folder, deep=True)
         missing = missing_cells(study, folder)
         for cell in set(study.cells) - set(missing):  # a kill may have come between the row and the clearing away
-            shutil.rmtree(work_path(folder, cell), ignore_errors=True)
+            if work_path(folder, cell).exists():
+                put_copies(folder, cell, read_json(cell_path(folder, cell)), copies)
+                shutil.rmtree(work_path(folder, cell), ignore_errors=True)
         if on_plan is not None:
             on_plan()
         follow = Follower(folder, missing, on_steps)
         if on_start is not None:
             on_start(sum(steps_of(study, missing)), follow.done)
         data = data_facts(study)
-        calls = [(study, folder, cell, data[cell.task]) for cell in missing]
+        calls = [(study, folder, cell, data[cell.task], copies) for cell in missing]
         with _budget(minutes) as budget, contextlib.closing(engine.compute(study, calls, follow)) as rows:
             for row in rows:
-                if not cell_path(
-                    folder, Cell(row["arm"], row["task"], row["seed"], tuple(row["point"].items()))
-                ).exists():
+                if store is not None and not cell_path(folder, cell_of(row)).exists():
+                    store.pull(folder)  # it was computed where this folder is not
+                if not cell_path(folder, cell_of(row)).exists():
                     raise ConfigError(
-                        f"the workers of {engine.address} do not share the folder {folder}; give one that they do, or "
-                        "--store URL"
+                        f"the workers of {engine.address} do not share the folder {folder}; give one that they do, "
+                        "or --store URL"
                     )
                 if on_cell is not None:
                     on_cell(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,11 +97,11 @@ def paired_difference(values: Sequence[float], baseline_values: Sequence[float])
     if float(np.ptp(differences)) <= ROUNDING * scale:
         return Difference(mean=mean, low=mean, high=mean, n=n)
 
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     error = float(differences.std(ddof=1)) / math.sqrt(n)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1))
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(stdtr(n - 1, -abs(mean) / error))
     return Difference(mean=mean, low=mean - half, high=mean + half, n=n, p=p)
 
 
@@ -151,13 +152,19 @@ def seeds_needed(
     found = paired_difference(values, baseline_values)
     if not found.mean or found.p is None:
         return None
-    from scipy.stats import nct, t
+    from scipy.special import nctdtr, stdtrit
 
     spread = float((_finite(values) - _finite(baseline_values)).std(ddof=1))
-    n = np.arange(2, most + 1)
-    bound = t.ppf((1 + CONFIDENCE) / 2, n - 1)
-    enough = nct.sf(bound, n - 1, np.sqrt(n) * abs(found.mean) / spread) >= power
-    return int(n[enough.argmax()]) if enough.any() else None
+    effect = abs(found.mean) / spread
+
+    def enough(n: int) -> bool:
+        bound, noncentrality = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)), math.sqrt(n) * effect
+        # Far out the noncentral distribution has no numbers any more, and needs none.
+        return noncentrality > 100 * bound or bool(1 - nctdtr(n - 1, noncentrality, bound) >= power)
+
+    # More seeds never find less, and each look at the noncentral distribution is dear.
+    needed = 2 + bisect.bisect_left(range(2, most + 1), True, key=enough)
+    return needed if needed <= most else None
 
 
 def item_interval(

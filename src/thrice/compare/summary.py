@@ -39,7 +39,8 @@ def summarise(study: Path) -> dict[str, Any]:
     score), `points`, `runs` (every finished seed with its scores), `confusion`, `cost` (None where not measured), and
     `best_dev`, `epoch1_dev`, `test` as {mean, std, n, values, seeds, difference}. Collapsed runs stay out of values,
     means and pairs; they stand in `collapsed` and `runs`. `difference` is to the baseline over the seeds that both
-    finished without collapse, None for the baseline itself.
+    finished without collapse, None for the baseline itself; its corrected p, the seeds that would tell and the interval
+    over test items are those of the deciding score, None for others.
     Raises DataError as the readers do, and where rows chose their best epoch by another metric than the study's.
     """
     content, cost, items, rows = read_study(study), read_cost(study), read_compared_items(study), read_rows(study)
@@ -135,7 +136,12 @@ def _part(
     tested = any(run["test"] is not None for arm in arms for run in arm["runs"])
     finished = sum(arm["done"] for arm in arms)
     deciding = "test" if tested or not finished else "best_dev"
+    first = _by_seed(arms[0]["runs"], deciding) if arms else {}
     for arm in arms[1:]:
+        own = _by_seed(arm["runs"], deciding)
+        shared = [seed for seed in own if seed in first]
+        needed = seeds_needed([own[seed] for seed in shared], [first[seed] for seed in shared])
+        arm[deciding]["difference"]["seeds_needed"] = needed
         found = (items.get("arms") or {}).get(arm["arm"])
         arm["test"]["difference"]["items"] = found and {**found, "n": items.get("items")}
     return {
@@ -189,7 +195,7 @@ def _score(runs: list[dict[str, Any]], baseline: list[dict[str, Any]] | None, sc
             **dataclasses.asdict(paired_difference(*pair)),
             "p_corrected": None,
             "improvement": improvement(scored, list(others.values())),
-            "seeds_needed": seeds_needed(*pair),
+            "seeds_needed": None,
             "items": None,
         },
     }

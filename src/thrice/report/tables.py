@@ -1,18 +1,17 @@
-"""The essays' table for the terminal, for Markdown and for the page; every number and sentence is formatted here, once.
+"""What the tables of a study hold, as text: every number is formatted here, once, for terminal, Markdown and page.
 
-A summary is the JSON value that `thrice.compare.results.summarise` gives.
+A summary is the JSON value that `thrice.compare.summary.summarise` gives, a part one entry of its `tasks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from typing import Any
 
 Summary = Mapping[str, Any]
+Part = Mapping[str, Any]
+Cells = tuple[list[str], list[list[str]]]
+"""Headers, and one list of as many texts per row; the first is the name of an arm."""
 
 NOTHING = "—"
 
@@ -95,15 +94,27 @@ def format_seeds(seeds: Iterable[int]) -> str:
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
 
 
-def deciding(summary: Summary) -> str:
+def format_p(p: float | None) -> str:
+    """Give a p-value with three decimals, or say that it is smaller than those can show."""
+    return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def format_point(point: Mapping[str, Any]) -> str:
+    """Give a grid point as text: learning_rate=0.0001, epochs=3."""
+    return ", ".join(f"{field}={value}" for field, value in point.items())
+
+
+def deciding(part: Part) -> str:
     """Give the score that the comparison is decided by: the test score, or best dev where no arm has been tested."""
-    tested = any(run["test"] is not None for arm in summary["arms"] for run in arm["runs"])
-    return "test" if tested or not summary["cells"]["done"] else "best_dev"
+    if part.get("deciding"):
+        return str(part["deciding"])
+    tested = any(run["test"] is not None for arm in part["arms"] for run in arm["runs"])
+    return "test" if tested or not part["cells"]["done"] else "best_dev"
 
 
-def result_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+def result_cells(part: Part) -> Cells:
     """Give headers and one row per arm of the essays' table, with difference and cost."""
-    metric, score = summary["metric"], deciding(summary)
+    metric, score = part["metric"], deciding(part)
     headers = [
         "Model",
         f"best dev{unit(metric)}",
@@ -116,7 +127,7 @@ def result_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "peak memory MB",
     ]
     rows = []
-    for arm in summary["arms"]:
+    for arm in part["arms"]:
         cost = arm["cost"]
         rows.append(
             [
@@ -134,9 +145,9 @@ def result_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
     return headers, rows
 
 
-def seed_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+def seed_cells(part: Part) -> Cells:
     """Give headers and one row per arm and planned seed, finished or not."""
-    metric, score = summary["metric"], deciding(summary)
+    metric, score = part["metric"], deciding(part)
     headers = [
         "Model",
         "seed",
@@ -146,11 +157,11 @@ def seed_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
         f"test{unit(metric)}",
     ]
     headers += [f"{SCORE_NAMES[score]}: difference to first", "state"]
-    first = {run["seed"]: run for run in summary["arms"][0]["runs"]} if summary["arms"] else {}
+    first = {run["seed"]: run for run in part["arms"][0]["runs"]} if part["arms"] else {}
     rows = []
-    for arm in summary["arms"]:
+    for arm in part["arms"]:
         runs = {run["seed"]: run for run in arm["runs"]}
-        for seed in summary["seeds"]:
+        for seed in part["seeds"]:
             run = runs.get(seed)
             if run is None:
                 rows.append([arm["arm"], str(seed), *[NOTHING] * 5, "not finished"])
@@ -159,10 +170,7 @@ def seed_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
                 [
                     arm["arm"],
                     str(seed),
-                    format_score(run["best_dev"], metric),
-                    str(run["best_epoch"]),
-                    format_score(run["epoch1_dev"], metric),
-                    format_score(run["test"], metric),
+                    *_scored(run, metric),
                     _pair(run, first.get(seed), score, metric),
                     "collapsed" if run["collapsed"] else "finished",
                 ]
@@ -170,37 +178,131 @@ def seed_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
     return headers, rows
 
 
-def cost_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Give headers and one row per arm of everything that cost.json measured, steps also relative to the first arm."""
+def difference_cells(part: Part) -> Cells:
+    """Give headers and one row per arm but the first: what its difference is, and everything said about its certainty.
+
+    Intervals: over seeds with the test items fixed, and over test items with the seeds fixed.
+    """
+    metric, score = part["metric"], deciding(part)
     headers = [
         "Model",
-        "stored parameters M",
-        "called parameters M",
-        "file MB",
-        "peak memory MB",
-        "s/epoch",
-        "step ms, median [range]",
-        "step / first arm",
+        f"{SCORE_NAMES[score]}: difference to first",
+        "95% over seeds",
+        "95% over test items",
+        "p, corrected",
+        "better in",
+        "pairs",
+        "seeds needed",
     ]
-    steps = [(arm["cost"]["step_ms"] or {}).get("median") for arm in summary["arms"]]
     rows = []
-    for arm, step in zip(summary["arms"], steps, strict=True):
-        cost = arm["cost"]
-        values = (cost["step_ms"] or {}).get("values") or []
-        spread = f" [{format_plain(min(values))}, {format_plain(max(values))}]" if len(values) > 1 else ""
+    for arm in part["arms"][1:]:
+        difference = arm[score]["difference"]
+        better = difference.get("improvement")
         rows.append(
             [
                 arm["arm"],
-                format_millions(cost["parameters_stored"]),
-                format_millions(cost["parameters_called"]),
-                format_millions(cost["file_bytes"]),
-                format_millions(cost["peak_memory_bytes"]),
-                format_plain(cost["seconds_per_epoch"]),
-                format_plain(step) + spread,
-                f"× {step / steps[0]:.2f}" if step and steps[0] else NOTHING,
+                format_signed(difference["mean"], metric),
+                _interval(difference, metric),
+                _interval(difference.get("items"), metric),
+                format_p(difference.get("p_corrected")),
+                NOTHING if better is None else f"{100 * better:.0f}\u00a0%",
+                str(difference["n"]),
+                f"{needed:,}" if (needed := difference.get("seeds_needed")) else NOTHING,
             ]
         )
     return headers, rows
+
+
+DIFFERENCES = (
+    "p: paired t-test over seeds, two-sided, Holm-corrected over all comparisons of the study. Better in: how often a "
+    "run of the arm beats a run of the first, over all pairs. Seeds needed: in all, to find a difference of this size "
+    "and spread four times in five; — where more than 1,000 or unknown."
+)
+
+
+def overview_cells(summary: Summary) -> Cells:
+    """Give headers and one row per arm: the mean of the score that decides, for every task."""
+    parts = summary["tasks"]
+    scores = [(part, deciding(part)) for part in parts]
+    headers = [
+        f"{part['task']}: {SCORE_NAMES[score]} {metric_name(part['metric'])}{unit(part['metric'])}"
+        for part, score in scores
+    ]
+    rows = []
+    for place, arm in enumerate(summary["arms"]):
+        results = [(part["arms"][place], score, part["metric"]) for part, score in scores]
+        rows.append(
+            [arm["arm"], *(format_mean(found[score], metric, found["planned"]) for found, score, metric in results)]
+        )
+    return ["Model", *headers], rows
+
+
+def grid_cells(part: Part) -> Cells:
+    """Give headers and one row per grid point that was tried, the best of each arm first; no rows without a grid."""
+    metric = part["metric"]
+    rows = []
+    for arm in part["arms"]:
+        if len(arm["points"]) < 2:
+            continue
+        ranked = sorted(arm["points"], key=lambda tried: (tried["best_dev"] is None, -(tried["best_dev"] or 0)))
+        for tried in ranked:
+            rows.append(
+                [
+                    arm["arm"],
+                    format_point(tried["point"]),
+                    f"{tried['done']} of {tried.get('planned', arm['planned'])}",
+                    format_score(tried["best_dev"], metric),
+                    "chosen" if tried["point"] == arm["point"] else "",
+                ]
+            )
+    return ["Model", "grid point", "seeds done", f"mean best dev{unit(metric)}", "taken for the tables"], rows
+
+
+def run_cells(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> Cells:
+    """Give headers and one row per finished run of all tasks and grid points, and per run that the tables still miss.
+
+    Columns that would say the same everywhere, task and grid point, are left out.
+    """
+    parts = summary["tasks"]
+    several, grid = len(parts) > 1, any(len(arm["points"]) > 1 for part in parts for arm in part["arms"])
+    shared = parts[0]["metric"] if len({part["metric"] for part in parts}) == 1 else None
+    of = unit(shared) if shared else ""
+    headers = [
+        *("Model", *(["task"] if several else []), *(["grid point"] if grid else []), "seed"),
+        *(f"best dev{of}", "at epoch", f"after epoch 1{of}", f"test{of}", "difference to first", "state"),
+    ]
+    found: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        points = found.setdefault((row["task"], row["arm"]), {})
+        points.setdefault(_key(row.get("point") or {}), []).append(row)
+    listed = []
+    for part in parts:
+        metric, score = part["metric"], deciding(part)
+        first = {run["seed"]: run for run in part["arms"][0]["runs"]} if part["arms"] else {}
+        for place, arm in enumerate(part["arms"]):
+            known = found.get((part["task"], arm["arm"]), {})
+            for tried in arm["points"]:
+                point, seeds = format_point(tried["point"]), set(part["seeds"])
+                opening = [arm["arm"], *([part["task"]] if several else []), *([point] if grid else [])]
+                chosen = tried["point"] == arm["point"]
+                runs = {row["seed"]: _run(row) for row in known.get(_key(tried["point"]), ()) if row["seed"] in seeds}
+                for seed in part["seeds"]:
+                    run = runs.get(seed)
+                    if run is None and chosen:
+                        listed.append([*opening, str(seed), *[NOTHING] * 5, "not finished"])
+                    if run is None:
+                        continue
+                    other = run if chosen and not place else first.get(seed)
+                    listed.append(
+                        [
+                            *opening,
+                            str(seed),
+                            *_scored(run, metric, "" if shared else unit(metric)),
+                            _pair(run, other, score, metric) if chosen else NOTHING,
+                            "collapsed" if run["collapsed"] else "finished",
+                        ]
+                    )
+    return headers, listed
 
 
 def arm_note(arm: Mapping[str, Any]) -> str:
@@ -213,113 +315,46 @@ def arm_note(arm: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def caption(summary: Summary) -> str:
+def arm_setting(arm: Mapping[str, Any], *, grid: bool = True) -> str:
+    """Say what else sets an arm apart: the grid point that it stands for, padding that it computes; often nothing."""
+    parts = []
+    if grid and len(arm["points"]) > 1:
+        parts.append(f"{format_point(arm['point'])}, best of {len(arm['points'])} grid points")
+    if arm["packed"] is False:
+        parts.append("not packed")
+    return "; ".join(parts)
+
+
+def caption(part: Part) -> str:
     """Say what the table's numbers are."""
-    scale = " in %" if percent(summary["metric"]) else ""
-    count = len(summary["seeds"])
+    scale = " in %" if percent(part["metric"]) else ""
+    count = len(part["seeds"])
     spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed"
-    text = f"{summary['task']}, {metric_name(summary['metric'])}{scale}, {spread}."
-    if len(summary["arms"]) > 1:
-        text += f" Differences are to {summary['baseline']}, paired by seed, with a 95% t-interval."
+    text = f"{part['task']}, {metric_name(part['metric'])}{scale}, {spread}."
+    if len(part["arms"]) > 1:
+        text += f" Differences are to {part['baseline']}, paired by seed, with a 95% t-interval."
     return text
 
 
-def terminal_table(summary: Summary, *, width: int = 80) -> RenderableType:
-    """Give the essays' table for a terminal of that many columns.
-
-    Where one table is too wide it becomes two, scores and cost, and arms that share a model lose its name:
-    zoo:albert-nano-zh+none is printed as …+none below a line that says what the dots stand for.
-    """
-    from rich.console import Group
-
-    headers, rows = result_cells(summary)
-    names = ["\n".join([arm["arm"], *filter(None, arm_note(arm).split("; "))]) for arm in summary["arms"]]
-    whole = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
-    if _natural_width([headers, *whole]) <= width:
-        return _rich_table(headers, whole, caption(summary), width)
-    short, said = _short(names)
-    heads = [*headers[:3], headers[3].replace(" epoch", "\nepoch"), headers[4], headers[5].replace(": ", ":\n")]
-    heads[5] = heads[5].replace(" to first", "\nto first")
-    scores = [
-        [name, *(cell.replace(" [", "\n[").replace(" (", "\n(") for cell in row[1:6])]
-        for name, row in zip(short, rows, strict=True)
-    ]
-    costs = [[name.split("\n")[0], *row[6:]] for name, row in zip(short, rows, strict=True)]
-    return Group(
-        _rich_table(heads, scores, "", width),
-        _rich_table([headers[0], *headers[6:]], costs, f"{caption(summary)}{said}", width),
-    )
+def _key(point: Mapping[str, Any]) -> str:
+    """Give a grid point as text, the same whatever the order of its fields."""
+    return format_point(dict(sorted(point.items())))
 
 
-def seed_table(summary: Summary, *, width: int = 80) -> Table:
-    """Give the table of every seed for a terminal of that many columns."""
-    headers, rows = seed_cells(summary)
-    said = "Every seed. A collapsed run is shown and never averaged."
-    if _natural_width([headers, *rows]) <= width:
-        return _rich_table(headers, rows, said, width)
-    headers = [header.replace(" ", "\n", 1).replace(": ", ":\n").replace(" to", "\nto") for header in headers]
-    short, meaning = _short([row[0] for row in rows])
-    return _rich_table(
-        headers, [[name, *row[1:]] for name, row in zip(short, rows, strict=True)], said + meaning, width
-    )
+def _run(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the scores of a row, as they stand under `runs`."""
+    kept = {key: row[key] for key in ("seed", "best_dev", "best_epoch", "epoch1_dev", "collapsed")}
+    return {**kept, "test": (row.get("test") or {}).get(row["metric"])}
 
 
-def markdown_table(summary: Summary) -> str:
-    """Give the essays' table as GitHub Markdown, its caption below it."""
-    headers, rows = result_cells(summary)
-    lines = [headers, [":--", *["--:"] * (len(headers) - 1)]]
-    for row, arm in zip(rows, summary["arms"], strict=True):
-        note = arm_note(arm)
-        lines.append([_markdown(row[0]) + (f" ({note})" if note else ""), *row[1:]])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{_markdown(caption(summary))}\n"
+def _scored(run: Mapping[str, Any], metric: str, of: str = "") -> list[str]:
+    """Give the scores of one run, each followed by its unit where the header does not say it."""
+    best, first, test = (format_score(run[score], metric) for score in ("best_dev", "epoch1_dev", "test"))
+    return [best + of, str(run["best_epoch"]), first + of, test if run["test"] is None else test + of]
 
 
-def _rich_table(headers: list[str], rows: list[list[str]], text: str, width: int) -> Table:
-    """Build a rich table whose cells are plain text: an arm called "[bold]" stays what it is."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        caption=Text(text, style="dim") if text else None,
-        caption_justify="left",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    # Names give way before numbers do; numbers fold only where a name would keep fewer than 8 columns.
-    roomy = _natural_width([headers[1:], *(row[1:] for row in rows)]) + 10 <= width
-    for place, header in enumerate(headers):
-        table.add_column(
-            Text(header), justify="right" if place else "left", overflow="fold", no_wrap=roomy and place > 0
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _natural_width(lines: list[list[str]]) -> int:
-    """Give the columns of a terminal that a table needs where no cell is folded."""
-    columns = zip(*lines, strict=True)
-    return sum(2 + max(len(part) for cell in column for part in cell.split("\n")) for column in columns)
-
-
-def _short(names: list[str]) -> tuple[list[str], str]:
-    """Leave out the model that several arms share before their pattern; give the names and what the dots mean."""
-    stems = [name.split("\n")[0].rpartition("+")[0] for name in names]
-    stem = max(stems, key=lambda stem: stems.count(stem) if stem else 0, default="")
-    if not stem or stems.count(stem) < 2:
-        return names, ""
-    return [f"…{name.removeprefix(stem)}" if name.startswith(f"{stem}+") else name for name in names], f" … is {stem}."
-
-
-def _markdown(text: str) -> str:
-    """Escape what would end a cell or start markup."""
-    for sign, safe in {"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " ", "`": "\\`", "*": "\\*"}.items():
-        text = text.replace(sign, safe)
-    return text
+def _interval(difference: Mapping[str, Any] | None, metric: str) -> str:
+    return NOTHING if not difference or difference["low"] is None else format_interval(difference, metric)
 
 
 def _counted(n: int, planned: int) -> str:

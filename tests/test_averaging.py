@@ -71,7 +71,8 @@ def test_both_are_evaluated_and_the_best_epoch_is_that_of_the_average(tmp_path: 
     without = fit_toy(tmp_path / "without", plain, CONFIG.replace(ema_decay=None))
     assert all(record["dev"] != record["dev_raw"] for record in result.epochs)
     assert all("dev_raw" not in record for record in without.epochs)
-    assert [r["train_loss"] for r in result.epochs] == [r["train_loss"] for r in without.epochs]
+    # Only the first: the toy's evaluation draws random numbers, and there are two of it.
+    assert result.epochs[0]["train_loss"] == without.epochs[0]["train_loss"]
     values = [record["dev"]["accuracy"] for record in result.epochs]
     assert result.best_value == max(values) == values[result.best_epoch - 1]
     assert not same_weights(weights(model), weights(plain))

@@ -93,3 +93,28 @@ def test_hooks_on_the_way_back_are_called_in_training(encoder: Encoder) -> None:
     encoder.ffn[0].intermediate.register_full_backward_hook(lambda *_: seen.append(1))
     encoder(BATCH).sum().backward()
     assert seen
+
+
+def test_the_states_before_the_last_norm_are_what_it_makes_the_states_of(encoder: Encoder) -> None:
+    norm = encoder.ffn[encoder.config.ffn_map[-1]].LayerNorm
+    learning, before = encoder(BATCH, before_last_norm=True)
+    with torch.no_grad():
+        quiet, quiet_before = encoder(BATCH, before_last_norm=True)
+        assert torch.equal(norm(before), learning)
+        assert torch.equal(quiet, encoder(BATCH))
+    assert torch.equal(quiet, learning)
+    assert torch.equal(quiet_before, before)
+    assert not torch.allclose(before, learning, atol=1e-3)
+
+
+def test_the_states_before_the_last_norm_have_a_gradient_with_checkpointing_too(encoder: Encoder) -> None:
+    gradients = []
+    for twice in (False, True):
+        encoder.train().gradient_checkpointing = twice
+        encoder.zero_grad()
+        torch.manual_seed(0)
+        states, before = encoder(BATCH, before_last_norm=True)
+        (states.square().sum() + before.pow(3).sum()).backward()
+        gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
+    assert len(gradients[0]) > 10
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))

@@ -262,10 +262,9 @@ def predict_together(model: TaskModel, data: TaskData, ranks: Ranks) -> list[Pre
 
 
 def cut_note(data: TaskData) -> list[str]:
-    """Say how many training examples the maximum length cuts; nothing where it cuts none."""
-    if not data.num_cut:
-        return []
-    return [f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"]
+    """Say how many training examples the maximum length cuts, if any, and what else the task has to say of them."""
+    cut = f"{data.num_cut} of {len(data)} training examples are longer than the maximum length and are cut"
+    return [*([cut] if data.num_cut else []), *getattr(data, "notes", ())]
 
 
 def packing_note(model: TaskModel) -> list[str]:
@@ -393,6 +392,8 @@ def _finetune(
 
     def on_epoch(record: dict[str, Any]) -> None:
         scores = "  ".join(f"{key} {record['dev'][key]:.4f}" for key in task.metrics)
+        if "dev_raw" in record:
+            scores += f"  (not averaged: {task.metrics[0]} {record['dev_raw'][task.metrics[0]]:.4f})"
         collapsed = "  COLLAPSED to one answer" if record["collapsed"] else ""
         loss, seconds = record["train_loss"], record["seconds"]
         tell(f"epoch {record['epoch']}: loss {loss:.4f}  dev {scores}  {seconds:.0f} s{collapsed}")

@@ -69,6 +69,7 @@ class RunOptions:
     schedule: Annotated[str, _training("linear, cosine, constant, or points step:factor as 1000:1,2000:0.1")] = "linear"
     warmup: Annotated[float, _training("Fraction of all steps, or a number of them.")] = 0.1
     weight_decay: Annotated[float, _training("Of matrices, decoupled.")] = 0.01
+    ema_decay: Annotated[float | None, _training("Average the weights: 0.999; evaluated beside the raw.")] = None
     gradient_checkpointing: Annotated[
         bool, _training("Less memory, more time, same results.", "--gradient-checkpointing")
     ] = False
@@ -99,6 +100,7 @@ class RunOptions:
             "schedule",
             "warmup",
             "weight_decay",
+            "ema_decay",
             "gradient_checkpointing",
         )
         return {name: getattr(self, name) for name in names}

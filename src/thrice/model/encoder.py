@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,20 +62,26 @@ class Encoder(nn.Module):
         for name in heads:
             self.add_head(name, num_labels=num_labels, generator=generator)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Give hidden states (T, H) of a packed batch after the last call."""
+    def forward(self, batch: PackedBatch, *, before_last_norm: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Give hidden states (T, H) of a packed batch after the last call.
+
+        before_last_norm: give (states, what went into the last call's last LayerNorm), (T, H) both.
+        """
         hidden = self.embeddings(batch)
         if not (torch.is_grad_enabled() or self.training) and is_plain_float_on_cpu(hidden):
             calls = self._weights_of_calls()
             if calls is not None:
-                return infer(hidden, batch, self.config, calls=calls)
+                states, before = infer(hidden, batch, self.config, calls=calls)
+                return (states, before) if before_last_norm else states
         twice = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        for attention, ffn in zip(self.config.attention_map, self.config.ffn_map, strict=True):
+        last = self.config.num_calls - 1
+        for i, (attention, ffn) in enumerate(zip(self.config.attention_map, self.config.ffn_map, strict=True)):
             blocks = self.attention[attention], self.ffn[ffn]
+            more: dict[str, Any] = {"before_norm": True} if before_last_norm and i == last else {}
             if twice:
-                hidden = checkpoint(_call, *blocks, hidden, batch, use_reentrant=False)
+                hidden = checkpoint(_call, *blocks, hidden, batch, use_reentrant=False, **more)
             else:
-                hidden = _call(*blocks, hidden, batch)
+                hidden = _call(*blocks, hidden, batch, **more)
         return hidden
 
     def _weights_of_calls(self) -> list[tuple[Weights, Weights]] | None:
@@ -144,9 +151,8 @@ class Encoder(nn.Module):
         return head
 
 
-def _call(attention: nn.Module, ffn: nn.Module, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    states: Tensor = ffn(attention(hidden, batch))
-    return states
+def _call(attention: nn.Module, ffn: nn.Module, hidden: Tensor, batch: PackedBatch, **more: bool) -> Any:
+    return ffn(attention(hidden, batch), **more)
 
 
 @torch.no_grad()

@@ -52,14 +52,16 @@ class FeedForwardBlock(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """hidden: (T, H). Returns (T, H)."""
+    def forward(self, hidden: Tensor, *, before_norm: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """hidden: (T, H). Returns (T, H); with before_norm also what went into the LayerNorm, (T, H)."""
         if is_bare(self.intermediate, self.output):
             weights = ((linear.weight, linear.bias) for linear in (self.intermediate, self.output))
             result = feed_forward(hidden, *weights, act=self.hidden_act)
         else:
             result = self.output(ACTIVATION[self.hidden_act](self.intermediate(hidden)))
-        return self.LayerNorm(hidden + self.dropout(result))
+        before = hidden + self.dropout(result)
+        after: Tensor = self.LayerNorm(before)
+        return (after, before) if before_norm else after
 
     def weights(self) -> Weights | None:
         """Give weights and biases in the order of calling; None where this block must be called as a module."""

@@ -44,6 +44,8 @@ class TrainingConfig:
     """Longest gradient, as the 2-norm over all parameters; longer ones are scaled down. 0 or None switches it off."""
     layerwise_decay: float = 1.0
     """Factor of the learning rate from a layer to the one below, in (0, 1]; ELECTRA: 0.8 small and base, 0.9 large."""
+    ema_decay: float | None = None
+    """Decay of an exponential moving average of the weights, in (0, 1), warmed up; None for no average."""
     seed: int = 0
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats; 0 or more."""
     gradient_checkpointing: bool = False
@@ -89,6 +91,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("max_grad_norm",), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0 or None"),
     (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
     (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
+    (("ema_decay",), lambda v: v is None or (_number(v) and 0 < v < 1), "a number between 0 and 1 or None"),
     (("gradient_checkpointing",), lambda v: isinstance(v, bool), "True or False"),
     # numpy's generator takes 32 bits.
     (("seed",), lambda v: _whole(v, low=0, high=2**32), "a whole number in [0, 2**32)"),

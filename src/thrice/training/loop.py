@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from thrice.errors import Interrupted, TrainingError
 from thrice.training import resume
+from thrice.training.averaging import Average
 from thrice.training.config import TrainingConfig
 from thrice.training.distributed import Ranks, join_accelerator, own_seed, problems_of
 from thrice.training.faults import disk_errors, memory_errors, not_finite
@@ -64,7 +66,8 @@ def fit(
     batches: epoch, counted from 1 -> the index lists of its steps; the same lists whenever it is asked.
     make_batch: index list -> batch; on a GPU the batch needs `to(device)` or is a dict, list or tuple of such.
     evaluate: called after every epoch without gradients, model in eval mode; gives JSON-like values, among them the
-    metric (higher is better, nan is worst) and perhaps `collapsed`, a bool.
+    metric (higher is better, nan is worst) and perhaps `collapsed`, a bool. With ema_decay it is called twice: the
+    record's `dev_raw` is of the weights themselves, `dev` of their average, whose best epoch is kept.
     lengths: tokens of each example, by which several processes share a batch out evenly; see training/distributed.py.
     identity: whatever else must be the same for the run to be resumed, such as the fingerprint of the data.
     restart: discard the run that the folder holds. accelerator: by default this machine's GPU, else its CPU.
@@ -110,10 +113,13 @@ def fit(
     # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused above.
     optimizer = prepared.optimizer
     optimizer.zero_grad()  # the caller may have left gradients
+    average = None if config.ema_decay is None else Average(model, decay=config.ema_decay)
     where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device, "ranks": ranks}
+    where["average"] = average
     state = resume.load_run(folder, **where) or RunState()
     if ranks.main and state.position == 0 and 0 < state.best_epoch == len(state.epochs):
-        _repair_best(model, folder, state)
+        with _averaged(average):
+            _repair_best(model, folder, state)
 
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -131,6 +137,7 @@ def fit(
             ranks=ranks,
             loss_of=loss_of,
             optimizer=optimizer,
+            average=average,
             schedule=schedule,
             total=total,
             make_batch=make_batch,
@@ -191,6 +198,7 @@ class _Run:
     ranks: Ranks
     loss_of: nn.Module
     optimizer: torch.optim.Optimizer
+    average: Average | None
     schedule: Schedule
     total: int
     make_batch: Callable[[Sequence[int]], Any]
@@ -236,6 +244,8 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
         if not math.isfinite(norm):
             raise _not_finite(run, state, "gradient norm", norm)
         run.optimizer.step()
+        if run.average is not None:
+            run.average.update(state.step + 1)
     run.optimizer.zero_grad()
     seconds = time.perf_counter() - started
 
@@ -268,7 +278,9 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     run.model.eval()
     epoch, sums = len(state.epochs) + 1, state.in_epoch
     with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after epoch {epoch}", batch=[]):
-        dev = run.ranks.from_main(_plain(run.evaluate()))
+        raw = None if run.average is None else run.ranks.from_main(_plain(run.evaluate()))
+        with _averaged(run.average):
+            dev = run.ranks.from_main(_plain(run.evaluate()))
     eval_seconds = time.perf_counter() - started
     collapsed = bool(dev.pop("collapsed", False))
     if run.metric not in dev:
@@ -278,6 +290,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
         "step": state.step,
         "train_loss": sums.loss / sums.examples,
         "dev": dev,
+        **({} if raw is None else {"dev_raw": {k: v for k, v in raw.items() if k != "collapsed"}}),
         "collapsed": collapsed,
         "grad_norm": sums.grad_norm / sums.steps,
         "clipped_fraction": sums.clipped / sums.steps,
@@ -295,9 +308,14 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     # After the save: a kill in between leaves an older best.safetensors beside a state whose weights are the best ones,
     # from which the next start writes it; the other way round its weights might be of an epoch that was never saved.
     if state.best_epoch == epoch and run.ranks.main:
-        with disk_errors(run.folder, f"the best weights, of epoch {epoch},"):
+        with disk_errors(run.folder, f"the best weights, of epoch {epoch},"), _averaged(run.average):
             resume.save_best(run.folder, run.model, epoch=epoch)
     return record
+
+
+def _averaged(average: Average | None) -> AbstractContextManager[None]:
+    """Let the model hold the average of its weights for a while, where there is one."""
+    return nullcontext() if average is None else average.in_place()
 
 
 def _asked_to_stop(run: _Run) -> bool:

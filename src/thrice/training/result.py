@@ -19,8 +19,8 @@ class FitResult:
     """What came out of a run; the model itself holds the weights of the best epoch."""
 
     epochs: list[Record]
-    """Per epoch: epoch (from 1), step, train_loss, dev (what evaluate gave), collapsed, grad_norm, clipped_fraction,
-    seconds (training) and eval_seconds."""
+    """Per epoch: epoch (from 1), step, train_loss, dev (what evaluate gave), with ema_decay dev_raw, collapsed,
+    grad_norm, clipped_fraction, seconds (training) and eval_seconds."""
     best_epoch: int
     """Epoch with the highest metric, counted from 1; the earlier one of equals."""
     best_value: float

@@ -1,6 +1,7 @@
 """What a run needs to go on after a stop, on disk without pickles.
 
-    folder/resume/step-00000120.safetensors    every parameter and buffer of the model, every tensor of the optimiser
+    folder/resume/step-00000120.safetensors    every parameter and buffer of the model, every tensor of the optimiser,
+                                               and the average of the weights where there is one
     folder/resume/state.json                   everything else, and the name of the tensor file it belongs to
     folder/best.safetensors                    parameters and buffers after the best epoch so far
 
@@ -30,11 +31,12 @@ from torch import Tensor, nn
 from thrice.errors import TrainingError
 from thrice.files import plain_os_errors, read_json, write_atomically, written_beside
 from thrice.schema import misfits, newer_format
+from thrice.training.averaging import Average
 from thrice.training.config import BOOKKEEPING, TrainingConfig
 from thrice.training.distributed import Ranks
 
 FORMAT = 1
-UNSAID = {"processes": 1}
+UNSAID = {"ema_decay": None, "processes": 1}
 """What an identity means that does not say it."""
 IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
@@ -140,6 +142,8 @@ def run_identity(
     facts: what only the caller knows, such as the fingerprint of the data or the name of the checkpoint.
     """
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in BOOKKEEPING}
+    if config.ema_decay is None:  # unsaid, as in runs that began before there was an average
+        del settings["ema_decay"]
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     tensors = {
         name: f"{t.dtype} {list(t.shape)}{' frozen' if name in frozen else ''}"
@@ -195,6 +199,7 @@ def save_run(
     identity: Mapping[str, Any],
     device: torch.device,
     ranks: Ranks,
+    average: Average | None = None,
 ) -> None:
     """Save a run so that `load_run` finds this state or, after a kill in between, the one saved before.
 
@@ -207,6 +212,8 @@ def save_run(
     tensors = {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
     for name, parameter in _trained(optimizer).items():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    if average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in average.tensors.items()}
     tensor_file = room / f"step-{state.step:08d}.safetensors"
     again = tensor_file.exists()  # of a state that stands at the same step, whose tensors are the same
     _write_tensors(tensor_file, tensors)
@@ -237,8 +244,9 @@ def load_run(
     identity: Mapping[str, Any],
     device: torch.device,
     ranks: Ranks,
+    average: Average | None = None,
 ) -> RunState | None:
-    """Put model, optimiser and generators into the folder's saved state and give it; None where nothing is saved.
+    """Put model, optimiser, average and generators into the folder's saved state and give it; None without one.
 
     Values are copied into the model's own memory, since memory-mapped tensors are aligned differently and give other
     last digits. Raises TrainingError where the saved run is another one, or damaged.
@@ -257,6 +265,8 @@ def load_run(
             saved = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             if saved:
                 optimizer.state[parameter] = {k: _fresh(v, like=parameter) for k, v in saved.items()}
+        if average is not None:
+            _copy_into(average.tensors, {k[8:]: v for k, v in tensors.items() if k.startswith("average.")})
         numbers = content["state"]
         numbers |= {name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}
         state = RunState(**numbers)

@@ -14,7 +14,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/thrice demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff format --check .

@@ -245,9 +245,9 @@ CASES = [
     Case("Studies", "one arm twice", f"{COMPARE.replace('model', 'model model', 1)}", "arms named twice: model"),
     Case("Studies", "a grid without values", f"{COMPARE} --grid epochs",
          "study: arm model: grid epochs has no values"),
-    Case("Studies", "a point of a grid that cannot be", f"{COMPARE} --grid epochs=1,0",
-         "study: model on classification epochs=0 seed 0: training config: epochs is 0, it must be a whole number of "
-         "at least 1"),
+    Case("Studies", "a point of a grid that cannot be", f"{COMPARE} --grid batch_size=8,0",
+         "study: model on classification batch_size=0 seed 0: training config: batch_size is 0, it must be a whole number "
+         "of at least 1"),
     Case("Studies", "an engine nobody knows", f"{COMPARE} --engine rays",
          "--engine is 'rays', it must be local or ray"),
     Case("Studies", "no job at all", f"{COMPARE} --jobs 0", "--jobs is 0, it must be at least 1"),

@@ -234,7 +234,8 @@ def test_the_command_gives_every_cost_of_every_model(cards: list[dict[str, Any]]
     assert all_["parameters_stored"] < none["parameters_stored"] == none["parameters_called"]
     assert all_["flops_per_token"] == none["flops_per_token"]
     control = all_["control"]
-    assert set(control["ratios"]) == {"latency_short_ms", "latency_long_ms", "step_ms"}
+    times = {"latency_short_ms", "latency_long_ms", "step_ms", "prediction_tokens_per_second"}
+    assert set(control["ratios"]) == times
     ratio = control["latency_long_ms"]["p50"] / all_["latency_long_ms"]["p50"]
     assert control["ratios"]["latency_long_ms"] == pytest.approx(ratio)
     assert none["control"] is None

@@ -224,7 +224,7 @@ def test_the_control_is_said_in_words(tmp_path: Path, ratios: dict[str, float | 
         (
             1.2,
             1.03,
-            "do not run at the same speed here: 1.01 times for one short text and 1.20 times for one long text",
+            "do not run at the same speed here: 1.01 times for one short text, 1.20 times for one long text and 1.01",
         ),
         (1.2, None, "whether that is noise is not known"),
     ],
@@ -240,6 +240,16 @@ def test_shared_and_unshared_are_held_against_each_other(
     assert sentence.startswith("Shared and un-shared (5.65 M called parameters each)")
     assert said in sentence
     assert (f"Slowest is {ARMS[0]}" in sentence) == (slow > 1.1 and control is not None)
+
+
+def test_one_text_alone_may_take_separate_layers_longer(tmp_path: Path) -> None:
+    summary = summarise(full_study(tmp_path))
+    summary["cost_control"] = {"ratios": {"latency_long_ms": 1.02, "prediction_tokens_per_second": 0.99}}
+    for arm, ratio in zip(summary["arms"], (1.0, 1.05, 1.1), strict=False):
+        arm["cost"]["latency_long_ms"] = {"p50": 6.8 * ratio, "p95": 9.0}
+    sentence = cost.cost_words(summary)[1]
+    assert "at the same speed within the noise of this measurement where there is much to do: 1.01 times" in sentence
+    assert "One text alone takes the un-shared longer, 1.10 times for one long text, while" in sentence
 
 
 def test_nothing_is_said_of_speed_where_none_was_measured(tmp_path: Path) -> None:

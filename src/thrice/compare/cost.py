@@ -153,7 +153,8 @@ def cost_card(
 
     models, data, training: of every arm, and under the name "" of the first arm once more. long: tokens of the long
     text and of the sequences that FLOPs are told for. The models' weights move.
-    control: arm, its times, and ratios: second over first time of latency_short_ms, latency_long_ms and step_ms.
+    control: arm, its times, and ratios of the second time over the first: of latency_short_ms, latency_long_ms,
+    step_ms, and of the time behind prediction_tokens_per_second.
     """
     first = next(iter(models))
     tokens = min(long, int(data[first].lengths.max()))
@@ -163,6 +164,9 @@ def cost_card(
             found[name] |= measured
     again = found.pop(_AGAIN)
     ratios = {key: _middle(again[key]) / _middle(found[first][key]) for key in TIMES}
+    ratios["prediction_tokens_per_second"] = (
+        found[first]["prediction_tokens_per_second"] / again["prediction_tokens_per_second"]
+    )
     speeds = ("prediction_tokens_per_second", "training_tokens_per_second")
     control = {"arm": first, **{key: again[key] for key in (*TIMES, *speeds)}, "ratios": ratios}
     return {"arms": found, "control": control}

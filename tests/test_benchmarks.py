@@ -270,3 +270,13 @@ def test_the_building_blocks_are_measured_and_both_ways_agree(capsys: pytest.Cap
     for sides in kernels.linear(3, 24).values():
         ours, theirs = (work() for work in sides.values())
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_the_report_of_a_made_up_study_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["report.py", "--cells", "40", "--json"])
+    benchmark("report").main()
+    (found,) = printed(capsys)
+    assert found["cells"] == 40
+    assert found["page_bytes"] > 100_000

@@ -250,6 +250,11 @@ def test_one_text_alone_may_take_separate_layers_longer(tmp_path: Path) -> None:
     sentence = cost.cost_words(summary)[1]
     assert "at the same speed within the noise of this measurement where there is much to do: 1.01 times" in sentence
     assert "One text alone takes the un-shared longer, 1.10 times for one long text, while" in sentence
+    for arm, speed in zip(summary["arms"], (31_000, 30_000, 29_000), strict=False):
+        arm["cost"]["prediction_tokens_per_second"] = speed
+    sentence = cost.cost_words(summary)[1]
+    assert "do the same work and are not equally fast here" in sentence
+    assert "1.07 times for many texts at once, the one that stores more being slower" in sentence
 
 
 def test_nothing_is_said_of_speed_where_none_was_measured(tmp_path: Path) -> None:

@@ -165,6 +165,12 @@ def _same_speed(arms: list[Mapping[str, Any]], noises: Mapping[str, float]) -> s
             f"{figures[IN_BULK]}. One text alone takes the un-shared longer, {said}, while {control}: one shared layer "
             "stays in the processor's cache from depth to depth, separate ones are fetched."
         )
+    if larger_is_slower:
+        return (
+            f"{opening} do the same work and are not equally fast here: {_listed(figures.values())}, the one that "
+            f"stores more being slower, while {control}: one shared layer stays in the processor's cache from depth to "
+            "depth, separate ones are fetched."
+        )
     worst = max(found[name] for name in apart)
     return (
         f"{opening} do not run at the same speed here: {_listed(figures.values())}, while {control}. Slowest is "

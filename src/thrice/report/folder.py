@@ -55,6 +55,8 @@ def write_charts(summary: Summary, rows: Iterable[Mapping[str, Any]], folder: Pa
         if chart is None:
             continue
         spec = charts.specification(chart)
+        opening, colon, finding = spec["title"]["text"].partition(": ")
+        spec["title"]["text"] = [opening + colon.strip(), finding] if colon else opening  # a line is cut at no width
         spec["config"]["font"] = "sans-serif"  # of the fonts a page names, a converter without a browser may have none
         written.append(write_atomically(folder / f"{name}.png", vl_convert.vegalite_to_png(spec, scale=2)))
         written.append(write_atomically(folder / f"{name}.svg", vl_convert.vegalite_to_svg(spec)))

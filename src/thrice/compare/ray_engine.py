@@ -123,7 +123,8 @@ def _entrance() -> Callable[[bytes, str, str | None], Any]:
     """Give the function that runs in a worker.
 
     Ray sends a function within another one by value, and the call comes as bytes: so a worker imports nothing of ours,
-    and no torch, before the variables are set that those read then.
+    and no torch, before the variables are set that those read then. The bytes are what this program packed itself, as
+    Ray packs every call.
     """
 
     def thrice_call(call: bytes, directory: str, threads: str | None) -> Any:

@@ -184,7 +184,7 @@ def test_options_that_cannot_be_are_told_all_at_once(table: Any) -> None:
         "'{text} {mak}' has {mask} 0 times",
         "'{text_pair} {mask} {mask}' has {mask} 2 times",
         "has {text_pair}, and there is one text",
-        "no word for 1 classes of the training rows: bad",
+        "no word for 1 classes of these rows: bad",
         "words that stand for two classes, or twice for one: 差",
     ):
         assert part in str(caught.value)

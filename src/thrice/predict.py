@@ -153,7 +153,10 @@ def predict_file(
     stream = stream_rows(texts, columns=columns, format=format, check=partial(task.read, gold=False))
     taken = sorted(set(task.answers) & set(stream.columns))
     if taken:
-        raise DataError(f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it")
+        raise DataError(
+            f"{texts} has a column {', '.join(taken)} already, which the answer would hide; rename it, or, in a file "
+            "whose columns have no names of their own, give it another with --columns"
+        )
     if on_total is not None:
         on_total(stream.num_rows)
 

@@ -175,7 +175,7 @@ def cost(
     from thrice.compare.cost import model_costs
 
     set_threads(cores() if threads is None else threads)
-    with screen.err.status("measuring"):
+    with screen.err.status("measuring every model in turn, about half a minute each"):
         found = model_costs(models, max_length=max_length, timing=timing)
     if not as_json:
         print_costs(found, screen.out)

@@ -45,8 +45,8 @@ class Plan:
         arms = f"{len(study.arms)} arms" + (f" at {grid} points" if grid > len(study.arms) else "")
         shape = f"{arms} x {len(study.tasks)} task{'s' * (len(study.tasks) > 1)} x {len(study.seeds)} seeds"
         left = "" if self.missing == self.cells else f", {self.missing} to do"
-        time = _duration(self.seconds)
-        return f"plan: {self.cells} cells ({shape}){left}; about {time}, {self.disk_bytes / 1e6:,.0f} MB of disk"
+        time, disk = _duration(self.seconds), f"{self.disk_bytes / 1e6:,.0f} MB of disk"
+        return f"plan: {self.cells} cells ({shape}){left}; about {time}, then the cost card; {disk}"
 
 
 def plan_study(study: Study, folder: Path, engine: Engine, *, restart: bool = False) -> Plan:

@@ -196,7 +196,7 @@ class FewShot(Task):
         chosen = {name: (name,) for name in counts} if given is None else given
         if missing := sorted(set(counts) - set(chosen)):
             problems.append(
-                f"the verbalizer has no word for {len(missing)} classes of the training rows: {', '.join(missing[:8])}"
+                f"the verbalizer has no word for {len(missing)} classes of these rows: {', '.join(missing[:8])}"
             )
         if len(chosen) < 2 and not missing:
             problems.append(f"{len(chosen)} class ({', '.join(chosen)}); a choice needs two")

@@ -213,7 +213,8 @@ class Spans(Task):
         if not problems and max_question + stride + SPECIAL_TOKENS > max_length:
             problems.append(
                 f"max_length {max_length} leaves no room for the passage beside {max_question} tokens of the question "
-                f"(max_question), {stride} of the window before (stride) and {SPECIAL_TOKENS}; raise it, or lower those"
+                f"(max_question), {stride} of the window before (stride) and {SPECIAL_TOKENS} special ones; raise "
+                "it, or lower those"
             )
         if problems:
             raise ConfigError("; ".join(problems))

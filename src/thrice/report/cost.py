@@ -162,14 +162,14 @@ def _same_speed(arms: list[Mapping[str, Any]], noises: Mapping[str, float]) -> s
     if IN_BULK in found and IN_BULK not in apart and larger_is_slower:
         return (
             f"{opening} run at the same speed within the noise of this measurement where there is much to do: "
-            f"{figures[IN_BULK]}. One text alone takes the un-shared longer, {said}, while {control}: one shared layer "
-            "stays in the processor's cache from depth to depth, separate ones are fetched."
+            f"{figures[IN_BULK]}. One text alone takes the un-shared longer, {said}, while {control}; perhaps one "
+            "shared layer stays in the processor's cache from depth to depth where separate ones are fetched."
         )
     if larger_is_slower:
         return (
             f"{opening} do the same work and are not equally fast here: {_listed(figures.values())}, the one that "
-            f"stores more being slower, while {control}: one shared layer stays in the processor's cache from depth to "
-            "depth, separate ones are fetched."
+            f"stores more being slower, while {control}; perhaps one shared layer stays in the processor's cache from "
+            "depth to depth where separate ones are fetched."
         )
     worst = max(found[name] for name in apart)
     return (

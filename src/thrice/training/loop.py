@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from thrice.errors import Interrupted, TrainingError
 from thrice.training import resume
 from thrice.training.averaging import Average
 from thrice.training.config import TrainingConfig
-from thrice.training.distributed import Ranks, join_accelerator, own_seed, problems_of
-from thrice.training.faults import disk_errors, memory_errors, not_finite
+from thrice.training.distributed import Ranks, join_accelerator, own_seed
+from thrice.training.faults import disk_errors, memory_errors
 from thrice.training.interrupt import Request, interruptible
 from thrice.training.log import open_log, write_line
 from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
@@ -40,6 +40,7 @@ from thrice.training.progress import Draw, drawing
 from thrice.training.result import FitResult, Record, finished_result, write_result
 from thrice.training.resume import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
+from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
 
 
 def fit(
@@ -84,7 +85,7 @@ def fit(
     """
     folder = Path(folder)
     accelerator = accelerator or join_accelerator()
-    _check_accelerator(accelerator)
+    check_accelerator(accelerator)
     ranks = Ranks.connected()
     if restart and ranks.main:
         resume.forget_run(folder)
@@ -116,7 +117,7 @@ def fit(
     average = None if config.ema_decay is None else Average(model, decay=config.ema_decay)
     where = {"model": model, "optimizer": optimizer, "identity": who, "device": accelerator.device, "ranks": ranks}
     where["average"] = average
-    state = resume.load_run(folder, **where) or RunState()
+    state = resume.load_run(folder, kind=RunState, **where) or RunState()
     if ranks.main and state.position == 0 and 0 < state.best_epoch == len(state.epochs):
         with _averaged(average):
             _repair_best(model, folder, state)
@@ -136,8 +137,15 @@ def fit(
             accelerator=accelerator,
             ranks=ranks,
             loss_of=loss_of,
-            optimizer=optimizer,
-            average=average,
+            stepper=Stepper(
+                model=model,
+                optimizer=optimizer,
+                accelerator=accelerator,
+                max_grad_norm=config.max_grad_norm,
+                folder=folder,
+                average=average,
+            ),
+            clock=SaveClock(every_steps=config.save_every_steps, seconds=config.save_seconds, ranks=ranks),
             schedule=schedule,
             total=total,
             make_batch=make_batch,
@@ -154,7 +162,7 @@ def fit(
             record = _close_epoch(run, state)
             if on_epoch is not None and ranks.main:
                 on_epoch(record)
-            if _asked_to_stop(run):
+            if asked_to_stop(request, ranks):
                 raise _interrupted(run, state)
 
     best = state.epochs[state.best_epoch - 1]
@@ -187,7 +195,7 @@ class _Loss(nn.Module):
 
 @dataclass(kw_only=True)
 class _Run:
-    """What stays the same while a run lasts, and when it was last saved."""
+    """What stays the same while a run lasts."""
 
     model: nn.Module
     config: TrainingConfig
@@ -197,8 +205,8 @@ class _Run:
     accelerator: Accelerator
     ranks: Ranks
     loss_of: nn.Module
-    optimizer: torch.optim.Optimizer
-    average: Average | None
+    stepper: Stepper
+    clock: SaveClock
     schedule: Schedule
     total: int
     make_batch: Callable[[Sequence[int]], Any]
@@ -207,8 +215,6 @@ class _Run:
     log: FileIO
     draw: Draw
     request: Request
-    saved_at: float = field(default_factory=time.perf_counter)
-    save_cost: float = 0.0
 
 
 def _train_epoch(run: _Run, state: RunState, order: Sequence[Sequence[int]]) -> None:
@@ -219,8 +225,8 @@ def _train_epoch(run: _Run, state: RunState, order: Sequence[Sequence[int]]) -> 
         _train_step(run, state, indices)
         state.position += 1
         inside = state.position < len(order) and state.step < run.total
-        asked = _asked_to_stop(run)
-        if asked or (inside and _save_is_due(run, state)):
+        asked = asked_to_stop(run.request, run.ranks)
+        if asked or (inside and run.clock.due(state.step)):
             _save(run, state)
         if asked:
             raise _interrupted(run, state)
@@ -229,7 +235,8 @@ def _train_epoch(run: _Run, state: RunState, order: Sequence[Sequence[int]]) -> 
 def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     started = time.perf_counter()
     factor = run.schedule(state.step + 1)
-    set_learning_rates(run.optimizer, factor)
+    rate = run.config.learning_rate * factor
+    set_learning_rates(run.stepper.optimizer, factor)
     own = run.ranks.share(indices, run.lengths)
     at_hand: list[Any] = []
     with memory_errors(run.folder, f"at step {state.step + 1}", batch=at_hand, examples=len(own)):
@@ -237,24 +244,16 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
         batch = send_to_device(run.make_batch(own if len(own) else indices[:1]), run.accelerator.device)
         at_hand.append(batch)
         loss, value = run.ranks.mean(run.loss_of(batch), run.ranks.weight(own, batch, run.model))
-        if not math.isfinite(value):
-            raise _not_finite(run, state, "loss", value)
-        run.accelerator.backward(loss)
-        norm = _clip(run)
-        if not math.isfinite(norm):
-            raise _not_finite(run, state, "gradient norm", norm)
-        run.optimizer.step()
-        if run.average is not None:
-            run.average.update(state.step + 1)
-    run.optimizer.zero_grad()
+        where = f"step {state.step + 1}, epoch {len(state.epochs) + 1}"
+        norm = run.stepper.take(loss, value, step=state.step + 1, where=where, rate=rate)
     seconds = time.perf_counter() - started
 
     state.step += 1
     state.seconds += seconds
-    clipped = norm > (run.config.max_grad_norm or math.inf)
+    clipped = run.stepper.clips(norm)
     for sums in (state.in_epoch, state.in_line):
         sums.add(examples=len(indices), loss=value, grad_norm=norm, clipped=clipped, seconds=seconds)
-    epoch, rate = len(state.epochs) + 1, run.config.learning_rate * factor
+    epoch = len(state.epochs) + 1
     if state.step % run.config.log_every_steps == 0:
         line = state.in_line
         means = {"loss": line.loss / line.examples, "lr": rate, "grad_norm": line.grad_norm / line.steps}
@@ -265,22 +264,14 @@ def _train_step(run: _Run, state: RunState, indices: Sequence[int]) -> None:
     run.draw(epoch=name, loss=value, lr=rate, batch=batch, examples=len(own), seconds=seconds)
 
 
-def _clip(run: _Run) -> float:
-    """Scale the gradient down where it is too long; gives its 2-norm before that."""
-    parameters = [p for group in run.optimizer.param_groups for p in group["params"]]
-    if run.config.max_grad_norm:
-        return float(run.accelerator.clip_grad_norm_(parameters, run.config.max_grad_norm))
-    return float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-
-
 def _close_epoch(run: _Run, state: RunState) -> Record:
     started = time.perf_counter()
     run.model.eval()
     epoch, sums = len(state.epochs) + 1, state.in_epoch
     with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after epoch {epoch}", batch=[]):
-        raw = None if run.average is None else run.ranks.from_main(_plain(run.evaluate()))
-        with _averaged(run.average):
-            dev = run.ranks.from_main(_plain(run.evaluate()))
+        raw = None if run.stepper.average is None else run.ranks.from_main(plain(run.evaluate()))
+        with _averaged(run.stepper.average):
+            dev = run.ranks.from_main(plain(run.evaluate()))
     eval_seconds = time.perf_counter() - started
     collapsed = bool(dev.pop("collapsed", False))
     if run.metric not in dev:
@@ -308,7 +299,7 @@ def _close_epoch(run: _Run, state: RunState) -> Record:
     # After the save: a kill in between leaves an older best.safetensors beside a state whose weights are the best ones,
     # from which the next start writes it; the other way round its weights might be of an epoch that was never saved.
     if state.best_epoch == epoch and run.ranks.main:
-        with disk_errors(run.folder, f"the best weights, of epoch {epoch},"), _averaged(run.average):
+        with disk_errors(run.folder, f"the best weights, of epoch {epoch},"), _averaged(run.stepper.average):
             resume.save_best(run.folder, run.model, epoch=epoch)
     return record
 
@@ -318,14 +309,8 @@ def _averaged(average: Average | None) -> AbstractContextManager[None]:
     return nullcontext() if average is None else average.in_place()
 
 
-def _asked_to_stop(run: _Run) -> bool:
-    """Whether a signal has asked; of several processes, any."""
-    return run.ranks.any(run.request.signum is not None)
-
-
 def _interrupted(run: _Run, state: RunState) -> Interrupted:
-    where = f"stopped after step {state.step} of {run.total} and saved in {run.folder / 'resume'}"
-    return Interrupted(where, **({} if run.request.signum is None else {"signum": run.request.signum}))
+    return interrupted(run.request, f"step {state.step} of {run.total}", run.folder)
 
 
 def _repair_best(model: nn.Module, folder: Path, state: RunState) -> None:
@@ -333,32 +318,12 @@ def _repair_best(model: nn.Module, folder: Path, state: RunState) -> None:
         resume.save_best(folder, model, epoch=state.best_epoch)
 
 
-def _save_is_due(run: _Run, state: RunState) -> bool:
-    every, seconds = run.config.save_every_steps, run.config.save_seconds
-    if every is not None and state.step % every == 0:
-        return True
-    # At most a twentieth of the time goes into saving, however large the model.
-    waited = time.perf_counter() - run.saved_at
-    return seconds is not None and run.ranks.any(waited >= max(seconds, 20 * run.save_cost))
-
-
 def _save(run: _Run, state: RunState) -> None:
     started = time.perf_counter()
     state.log_bytes = run.log.tell()
     with disk_errors(run.folder, f"the save of step {state.step}"):
         resume.save_run(run.folder, state, **run.where)
-    run.saved_at = time.perf_counter()
-    run.save_cost = run.saved_at - started
-
-
-def _check_accelerator(accelerator: Accelerator) -> None:
-    problems = list(problems_of(accelerator))
-    if accelerator.scaler is not None:
-        problems.append("float16 with loss scaling: its state is not kept for resuming, use bf16")
-    if accelerator.gradient_accumulation_steps > 1:
-        problems.append("gradient accumulation: a batch is one optimiser step")
-    if problems:
-        raise TrainingError("this accelerator cannot be used here: " + "; ".join(problems))
+    run.clock.saved(started)
 
 
 def _check_order(folder: Path, state: RunState, order: Sequence[Sequence[int]], steps_per_epoch: int) -> None:
@@ -385,18 +350,3 @@ def _with_best(model: nn.Module, folder: Path, result: FitResult, ranks: Ranks) 
 def _log(run: _Run, line: Record) -> None:
     with disk_errors(run.folder, f"line {line['event']} {line[line['event']]} of the log"):
         write_line(run.log, line)
-
-
-def _not_finite(run: _Run, state: RunState, what: str, value: float) -> TrainingError:
-    step = state.step + 1
-    where = f"step {step}, epoch {len(state.epochs) + 1}"
-    rate = run.config.learning_rate * run.schedule(step)
-    return TrainingError(not_finite(run.folder, run.model, f"the {what} is {value} at {where}", rate=rate))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value.tolist() if hasattr(value, "tolist") else value

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from thrice.errors import ConfigError, TrainingError
-from thrice.training.config import TrainingConfig
 
 
-def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+class OptimizerConfig(Protocol):
+    """What an optimiser is built from; see `TrainingConfig`, whose fields these are."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Decoupled weight decay of matrices."""
+
+    @property
+    def adam_beta1(self) -> float:
+        """Decay rate of the mean of the gradient."""
+
+    @property
+    def adam_beta2(self) -> float:
+        """Decay rate of the mean of the squared gradient."""
+
+    @property
+    def adam_epsilon(self) -> float:
+        """Added to Adam's denominator."""
+
+    @property
+    def layerwise_decay(self) -> float:
+        """Factor of the learning rate from a layer to the one below."""
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether a call's inner results are computed twice."""
+
+
+def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Give the groups of the optimiser, one per (depth, decays or not), from the embeddings upwards.
 
     Each group: params, a list of (name, parameter); lr and initial_lr, its peak; weight_decay. A parameter that is
@@ -40,7 +71,7 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
     return groups
 
 
-def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
     """Give torch's fused AdamW over the model's parameter groups; each group keeps its names in `param_names`.
 
     Raises as `parameter_groups` does.
@@ -60,7 +91,7 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["initial_lr"] * factor
 
 
-def switch_checkpointing(model: Any, config: TrainingConfig) -> None:
+def switch_checkpointing(model: Any, config: OptimizerConfig) -> None:
     """Let the model compute its calls twice where the config asks for it; one that does so already is left as it is.
 
     Raises ConfigError where the model has no attribute `gradient_checkpointing`.

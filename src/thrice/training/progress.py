@@ -1,4 +1,4 @@
-"""The progress bar of a run: step of steps, loss, learning rate, speed and the time that is left."""
+"""The progress bar of a run: what is done, loss, learning rate, speed and the time that is left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from thrice.model.packing import PackedBatch
 
 Draw = Callable[..., None]
-"""Called after a step with epoch, loss, lr, batch, examples and seconds."""
+"""Called after a step: by `fit` with epoch, loss, lr, batch, examples and seconds; on a budget see `drawing_budget`."""
 
 
 def training_progress(console: Console | None = None) -> Progress:
@@ -68,6 +76,60 @@ def drawing(progress: Progress | bool | None, *, total: int, done: int) -> Itera
 
     with own or contextlib.nullcontext():
         task = bar.add_task("training", total=total, completed=done, status="")
+        yield draw
+        if own is None:
+            bar.remove_task(task)
+
+
+def budget_progress(console: Console | None = None) -> Progress:
+    """Give a progress bar with the columns of a run on a budget; by default on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TaskProgressColumn())
+    more = (TextColumn("{task.fields[status]}"), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *more, console=console or Console(stderr=True))
+
+
+@contextlib.contextmanager
+def drawing_budget(progress: Progress | bool | None, *, unit: str, total: float) -> Iterator[Draw]:
+    """Show a run on a budget; yields the function to call with what is `done` and, after a step, all the rest.
+
+    progress: as for `drawing`. unit, total: of the budget. After a step it is told the stage, terms (name -> mean), lr,
+    tokens (of the step), spent (tokens and operations so far) and seconds (of the step).
+    """
+    own = None if isinstance(progress, Progress) else budget_progress()
+    if own and not (own.console.is_terminal if progress is None else progress):
+        yield lambda **_: None
+        return
+    bar = progress if isinstance(progress, Progress) else own
+    assert bar is not None
+    recent: deque[tuple[int, float]] = deque(maxlen=50)
+    means: dict[str, float] = {}
+
+    def draw(
+        *,
+        done: float,
+        stage: str | None = None,
+        terms: Mapping[str, float] | None = None,
+        lr: float = 0.0,
+        tokens: int = 0,
+        spent: tuple[int, float] = (0, 0.0),
+        seconds: float = 0.0,
+    ) -> None:
+        if stage is None:
+            bar.update(task, completed=done)
+            return
+        recent.append((tokens, seconds))
+        for name, value in (terms or {}).items():
+            means[name] = 0.95 * means.get(name, value) + 0.05 * value
+        for name in means.keys() - (terms or {}).keys():
+            del means[name]
+        speed = sum(n for n, _ in recent) / sum(s for _, s in recent)
+        said = "  ".join(f"{name} {value:.3f}" for name, value in means.items())
+        counted = f"{spent[0] / 1e6:.2f}M tokens  {spent[1]:.2e} FLOPs"
+        status = f"{counted}  {said}  lr {lr:.1e}  {speed:,.0f} tokens/s"
+        bar.update(task, completed=done, description=stage, status=status)
+
+    with own or contextlib.nullcontext():
+        task = bar.add_task("pre-training", total=total, status=f"a budget of {total:,.0f} {unit}")
         yield draw
         if own is None:
             bar.remove_task(task)

@@ -12,14 +12,15 @@ save counts, and only then is the older tensor file removed. A kill at any momen
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -36,6 +37,8 @@ from thrice.training.config import BOOKKEEPING, TrainingConfig
 from thrice.training.distributed import Ranks
 
 FORMAT = 1
+RUN_FILES = ("best.safetensors", "train.jsonl", "pretrain.jsonl", "budget.json")
+"""What a run leaves in its folder beside fit.json and its saves."""
 UNSAID = {"ema_decay": None, "processes": 1}
 """What an identity means that does not say it."""
 IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
@@ -94,10 +97,23 @@ class RunState:
     log_bytes: int = 0
     """Length of the log; lines beyond it are of steps that will be done again."""
 
+    @classmethod
+    def from_json(cls, numbers: Mapping[str, Any]) -> RunState:
+        """Give the state that state.json holds."""
+        return cls(**{**numbers, **{name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}})
 
-SAVED = {"identity": IDENTITY, "tensors": str, "state": RunState, "random": dict[str, Any] | list[dict[str, Any]]}
-"""What state.json holds; of several processes, the generators of each."""
 
+class SavedState(Protocol):
+    """Where a run stands, whatever loop it is of: a dataclass of JSON values."""
+
+    step: int
+
+    @classmethod
+    def from_json(cls, numbers: Mapping[str, Any]) -> Self:
+        """Give the state that state.json holds."""
+
+
+StateT = TypeVar("StateT", bound=SavedState)
 
 DAMAGE = (OSError, LookupError, ArithmeticError, ValueError, TypeError, RuntimeError, safetensors.SafetensorError)
 """What reading a damaged save may end in."""
@@ -144,17 +160,19 @@ def run_identity(
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in BOOKKEEPING}
     if config.ema_decay is None:  # unsaid, as in runs that began before there was an average
         del settings["ema_decay"]
+    return identity_of(model, settings, {"num_examples": num_examples, "metric": metric, **(facts or {})})
+
+
+def identity_of(model: nn.Module, config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give an identity: the settings that move weights, whatever else must be the same, and the model's tensors."""
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     tensors = {
         name: f"{t.dtype} {list(t.shape)}{' frozen' if name in frozen else ''}"
         for name, t in named_tensors(model).items()
     }
-    identity = {
-        "config": settings,
-        "run": {"num_examples": num_examples, "metric": metric, **(facts or {})},
-        "tensors": tensors,
-    }
-    plain: dict[str, dict[str, Any]] = json.loads(json.dumps(identity))
+    plain: dict[str, dict[str, Any]] = json.loads(
+        json.dumps({"config": dict(config), "run": dict(run), "tensors": tensors})
+    )
     return plain
 
 
@@ -192,7 +210,7 @@ def order_checksum(batches: Sequence[Sequence[int]]) -> int:
 
 def save_run(
     folder: Path,
-    state: RunState,
+    state: SavedState,
     *,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -210,7 +228,7 @@ def save_run(
         return
     room = folder / "resume"
     tensors = {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
-    for name, parameter in _trained(optimizer).items():
+    for name, parameter in trained_by(optimizer).items():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
     if average is not None:
         tensors |= {f"average.{name}": tensor for name, tensor in average.tensors.items()}
@@ -220,7 +238,7 @@ def save_run(
     content = {
         "format": FORMAT,
         "tensors": tensor_file.name,
-        "state": dataclasses.asdict(state),
+        "state": dataclasses.asdict(state),  # type: ignore[call-overload]
         "random": generators if ranks.size > 1 else generators[0],
         "identity": identity,
     }
@@ -236,52 +254,69 @@ def save_run(
             path.unlink()
 
 
+def read_state(folder: Path, kind: type[StateT], *, identity: Mapping[str, Any]) -> StateT | None:
+    """Give where the folder's run stands, its tensors left alone; None where nothing is saved.
+
+    Raises TrainingError where the saved run is another one, or damaged.
+    """
+    state_file = folder / "resume" / "state.json"
+    if not state_file.exists():
+        return None
+    with _damage(state_file):
+        return kind.from_json(_content(folder, state_file, kind, identity)["state"])
+
+
 def load_run(
     folder: Path,
     *,
+    kind: type[StateT],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, Any],
     device: torch.device,
     ranks: Ranks,
     average: Average | None = None,
-) -> RunState | None:
+) -> StateT | None:
     """Put model, optimiser, average and generators into the folder's saved state and give it; None without one.
 
-    Values are copied into the model's own memory, since memory-mapped tensors are aligned differently and give other
-    last digits. Raises TrainingError where the saved run is another one, or damaged.
+    kind: of state. Values are copied into the model's own memory, since memory-mapped tensors are aligned differently
+    and give other last digits. Raises TrainingError where the saved run is another one, or damaged.
     """
     state_file = folder / "resume" / "state.json"
     if not state_file.exists():
         return None
-    try:
-        content = read_json(state_file)
-        check_saved(state_file, content, SAVED)
-        check_identity(folder, content["identity"], identity)
+    with _damage(state_file):
+        content = _content(folder, state_file, kind, identity)
         tensors = safetensors.torch.load_file(state_file.with_name(content["tensors"]))
         _copy_into(named_tensors(model), {k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
-        for name, parameter in _trained(optimizer).items():
+        for name, parameter in trained_by(optimizer).items():
             prefix = f"optimizer.{name}."
             saved = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             if saved:
-                optimizer.state[parameter] = {k: _fresh(v, like=parameter) for k, v in saved.items()}
+                optimizer.state[parameter] = {k: fresh(v, like=parameter) for k, v in saved.items()}
         if average is not None:
             _copy_into(average.tensors, {k[8:]: v for k, v in tensors.items() if k.startswith("average.")})
-        numbers = content["state"]
-        numbers |= {name: Sums(**numbers[name]) for name in ("in_epoch", "in_line")}
-        state = RunState(**numbers)
+        state = kind.from_json(content["state"])
         set_random_state(content["random"] if ranks.size == 1 else content["random"][ranks.rank], device)
-    except (
-        OSError,
-        LookupError,
-        ArithmeticError,
-        ValueError,
-        TypeError,
-        RuntimeError,
-        safetensors.SafetensorError,
-    ) as error:
-        raise TrainingError(f"{state_file.parent} cannot be resumed, it is damaged: {error} - {WAY_OUT}") from error
     return state
+
+
+def _content(folder: Path, state_file: Path, kind: type[StateT], identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what state.json holds, checked; of several processes, `random` has the generators of each."""
+    content: dict[str, Any] = read_json(state_file)
+    wanted = {"identity": IDENTITY, "tensors": str, "state": kind, "random": dict[str, Any] | list[dict[str, Any]]}
+    check_saved(state_file, content, wanted)
+    check_identity(folder, content["identity"], identity)
+    return content
+
+
+@contextlib.contextmanager
+def _damage(state_file: Path) -> Iterator[None]:
+    """Turn what reading a damaged save ends in into a TrainingError."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise TrainingError(f"{state_file.parent} cannot be resumed, it is damaged: {error} - {WAY_OUT}") from error
 
 
 def save_best(folder: Path, model: nn.Module, *, epoch: int) -> None:
@@ -317,11 +352,11 @@ def discard_saves(folder: Path) -> None:
 
 
 def forget_run(folder: Path) -> None:
-    """Remove what a run of `fit` has left in a folder, and nothing else."""
+    """Remove what a run has left in a folder, and nothing else."""
     # First what makes the rest count: after a kill in between, it is the rubbish that the next one removes.
     (folder / "fit.json").unlink(missing_ok=True)
     discard_saves(folder)
-    for name in ("best.safetensors", "train.jsonl"):
+    for name in RUN_FILES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -330,7 +365,8 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _trained(optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+def trained_by(optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """Give name -> parameter of all that an optimiser moves."""
     groups = optimizer.param_groups
     return {name: p for group in groups for name, p in zip(group["param_names"], group["params"], strict=True)}
 
@@ -356,7 +392,8 @@ def _copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> No
         target.copy_(saved[name])
 
 
-def _fresh(value: Tensor, *, like: Tensor) -> Tensor:
+def fresh(value: Tensor, *, like: Tensor) -> Tensor:
+    """Give a copy of a value of the optimiser in memory of its own, laid out like the parameter it belongs to."""
     if value.shape == like.shape:
         return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
     return value.to(like.device, copy=True)

@@ -1,0 +1,222 @@
+"""What a run on a budget is asked for and where it stands: an endless stream of batches until so much is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thrice.errors import ConfigError, nearest
+from thrice.training.config import BOOKKEEPING
+
+UNITS = ("tokens", "steps", "flops")
+"""In what a budget can be counted."""
+
+DECAYS: dict[str, Callable[[float], float]] = {
+    "constant": lambda share: 1.0,
+    "cosine": lambda share: 0.5 * (1 + math.cos(math.pi * share)),
+    "linear": lambda share: 1 - share,
+}
+"""Name of a schedule -> factor of the learning rate at a share of the budget, before warm-up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetConfig:
+    """How a model is trained until a budget is spent."""
+
+    unit: str
+    """What the budget counts: tokens (real ones of the training batches), steps, or flops (of training)."""
+    amount: float
+    """How many of them, above 0; the step that reaches it is the last."""
+    learning_rate: float = 1e-4
+    """Peak learning rate; above 0."""
+    warmup_steps: int = 0
+    """Optimiser steps over which the rate rises from 0."""
+    schedule: str = "linear"
+    """What the rate does over the share of the budget that is spent: linear, cosine or constant."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and norms have none."""
+    adam_beta1: float = 0.9
+    """Decay rate of Adam's running mean of the gradient, in [0, 1)."""
+    adam_beta2: float = 0.999
+    """Decay rate of Adam's running mean of the squared gradient, in [0, 1)."""
+    adam_epsilon: float = 1e-6
+    """Added to Adam's denominator."""
+    max_grad_norm: float | None = 1.0
+    """Longest gradient, as the 2-norm over all parameters; 0 or None switches it off."""
+    layerwise_decay: float = 1.0
+    """Factor of the learning rate from a layer to the one below, in (0, 1]."""
+    seed: int = 0
+    """Seeds the generators of torch, numpy and Python at the start, so dropout repeats."""
+    evaluations: int = 20
+    """Evaluations over the budget, evenly; each stage ends with one besides. 0 for none at all."""
+    gradient_checkpointing: bool = False
+    """Whether a call's inner results are computed twice instead of kept: less memory, more time."""
+    save_every_steps: int | None = None
+    """Optimiser steps between two saves; None for none. Every evaluation is saved anyway."""
+    save_seconds: float | None = 60.0
+    """Seconds between two saves, stretched where saving is slow; None for none."""
+    log_every_steps: int = 50
+    """Optimiser steps per line of the log."""
+
+    def __post_init__(self) -> None:
+        """Check every value; raises ConfigError that lists all problems at once."""
+        problems = list(_problems(self))
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def factor(self, step: int, share: float) -> float:
+        """Give the factor of the learning rate for step `step`, counted from 1, before which that share was spent.
+
+        The schedule's own factor times step / warmup_steps while the rate rises. Nothing is stored between steps, so a
+        run that is resumed uses the same numbers; how many steps there will be need not be known.
+        """
+        return min(1.0, step / max(1, self.warmup_steps)) * DECAYS[self.schedule](min(share, 1.0))
+
+    def settings(self) -> dict[str, Any]:
+        """Give what moves weights: all but what is written when."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in BOOKKEEPING}
+
+
+def _whole(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**32
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("amount", "learning_rate", "adam_epsilon"), lambda v: _number(v) and v > 0, "a number above 0"),
+    (("warmup_steps", "evaluations", "seed"), lambda v: _whole(v, 0), "a whole number of at least 0"),
+    (("log_every_steps",), lambda v: _whole(v, 1), "a whole number of at least 1"),
+    (("save_every_steps",), lambda v: v is None or _whole(v, 1), "a whole number of at least 1"),
+    (("weight_decay",), lambda v: _number(v) and v >= 0, "a number of at least 0"),
+    (("save_seconds", "max_grad_norm"), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0"),
+    (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
+    (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
+    (("gradient_checkpointing",), lambda v: isinstance(v, bool), "true or false"),
+)
+
+
+def _problems(config: BudgetConfig) -> Iterator[str]:
+    for names, holds, rule in _RULES:
+        for name in names:
+            if not holds(getattr(config, name)):
+                yield f"{name} is {getattr(config, name)!r}, it must be {rule}"
+    if config.unit not in UNITS:
+        yield f"a budget of {config.unit!r} is none; {nearest(str(config.unit), UNITS)}"
+    if config.schedule not in DECAYS:
+        yield f"no schedule called {config.schedule!r}; {nearest(str(config.schedule), DECAYS)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of a run with batches of its own."""
+
+    name: str
+    """What the log and the bar call it."""
+    end: float
+    """Share of the budget at which it ends; that of the last stage is 1."""
+    batches: Callable[[dict[str, Any] | None], Iterator[tuple[Sequence[Any], dict[str, Any]]]]
+    """Position, None for the beginning -> endless (examples, position behind them); a position is a JSON value."""
+    make_batch: Callable[[Sequence[Any]], Any]
+    """Examples -> batch with `to(device)`; called in a thread, with part of a batch where there are several processes,
+    and draws from no global generator."""
+    lengths: Callable[[Sequence[Any]], Sequence[int]]
+    """Examples -> tokens of each."""
+    enter: Callable[[], Mapping[str, Sequence[str]] | None] = lambda: None
+    """Changes the model when the stage begins, and gives new parameter -> parameters of before whose optimiser state
+    it takes over (of several, the mean); one that is not named keeps its own. None where the model stays as it is."""
+
+
+@dataclass(kw_only=True)
+class Line:
+    """Running totals over some optimiser steps."""
+
+    steps: int = 0
+    """Optimiser steps counted."""
+    examples: int = 0
+    """Examples in their batches, of all processes."""
+    tokens: int = 0
+    """Real tokens in their batches, of all processes."""
+    loss: float = 0.0
+    """Loss summed over the steps."""
+    terms: dict[str, list[float]] = field(default_factory=dict)
+    """Name of a term -> its total and what the mean divides by."""
+    grad_norm: float = 0.0
+    """Gradient norm before clipping, summed over the steps."""
+    clipped: int = 0
+    """Steps whose gradient was too long."""
+    seconds: float = 0.0
+    """Time of the steps, waiting included."""
+    wait_seconds: float = 0.0
+    """Time in which a step had to wait for its batch."""
+
+    def means(self) -> dict[str, float | None]:
+        """Give name of a term -> its mean; None where it had nothing to count."""
+        return {name: total / count if count else None for name, (total, count) in self.terms.items()}
+
+
+@dataclass(kw_only=True)
+class BudgetState:
+    """Where a run on a budget stands, apart from tensors and generators."""
+
+    step: int = 0
+    """Optimiser steps done."""
+    stage: int = 0
+    """Number of the running stage, from 0."""
+    position: dict[str, Any] | None = None
+    """Place in the stage's stream of batches; None at its beginning."""
+    examples: int = 0
+    """Examples trained on."""
+    tokens: int = 0
+    """Real tokens trained on."""
+    flops: float = 0.0
+    """Floating-point operations of training, as the model counts them; a float, since they may exceed 2**63."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """One record per evaluation."""
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    """What each finished stage took."""
+    in_line: Line = field(default_factory=Line)
+    """Totals since the last line of the log."""
+    seconds: float = 0.0
+    """Training and evaluation so far, over all starts."""
+    wait_seconds: float = 0.0
+    """Of these, time in which a step had to wait for its batch."""
+    log_bytes: int = 0
+    """Length of the log; lines beyond it are of steps that will be done again."""
+
+    @classmethod
+    def from_json(cls, numbers: Mapping[str, Any]) -> BudgetState:
+        """Give the state that state.json holds."""
+        return cls(**{**numbers, "in_line": Line(**numbers["in_line"])})
+
+    def share(self, config: BudgetConfig) -> float:
+        """Give how much of the budget is spent, 1 for all of it."""
+        spent = {"tokens": self.tokens, "steps": self.step, "flops": self.flops}[config.unit]
+        return spent / config.amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetResult:
+    """What came out of a run on a budget; the model itself holds the last weights."""
+
+    steps: int
+    """Optimiser steps done."""
+    examples: int
+    """Examples trained on."""
+    tokens: int
+    """Real tokens trained on."""
+    flops: float
+    """Floating-point operations of training."""
+    seconds: float
+    """Training and evaluation, summed over all starts."""
+    wait_seconds: float
+    """Of these, time in which a step had to wait for its batch."""
+    stages: list[dict[str, Any]]
+    """Per stage: name, and the steps, examples, tokens, flops and seconds at its end."""
+    evaluations: list[dict[str, Any]]
+    """Per evaluation: step, stage, share, tokens, flops, seconds and what `evaluate` gave."""

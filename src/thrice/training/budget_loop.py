@@ -1,0 +1,430 @@
+"""The loop of a run on a budget: stages of an endless stream of batches, on Accelerate, every save resumable.
+
+A run lives in its folder:
+
+    folder/pretrain.jsonl       the log: a line per log_every_steps steps, per evaluation and per stage
+    folder/resume/              where it stands (see resume.py), after the end too: it holds the last weights
+    folder/fit.json             the result of the finished run
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from thrice.errors import Interrupted, TrainingError
+from thrice.files import write_json
+from thrice.training import resume
+from thrice.training.budget import BudgetConfig, BudgetResult, BudgetState, Line, Stage
+from thrice.training.distributed import Ranks, join_accelerator, own_seed
+from thrice.training.faults import disk_errors, memory_errors
+from thrice.training.feed import Feed
+from thrice.training.interrupt import Request, interruptible
+from thrice.training.log import open_log, write_line
+from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
+from thrice.training.progress import Draw, drawing_budget
+from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
+
+LOG = "pretrain.jsonl"
+
+Record = dict[str, Any]
+
+
+def fit_budget(
+    model: nn.Module,
+    config: BudgetConfig,
+    *,
+    stages: Sequence[Stage],
+    folder: Path,
+    evaluate: Callable[[int], Mapping[str, Any]] | None = None,
+    identity: Mapping[str, Any] | None = None,
+    restart: bool = False,
+    accelerator: Accelerator | None = None,
+    progress: Progress | bool | None = None,
+    on_stage: Callable[[int], None] | None = None,
+    on_evaluation: Callable[[list[Record]], None] | None = None,
+) -> BudgetResult:
+    """Train the model stage by stage until the budget is spent, leave it in eval mode and give the result.
+
+    model: offers `terms(batch)`, name -> an object with `total` (a tensor, the sum over this process's part), `count`
+    (what the mean divides by) and `weight` (in the loss; 0 is only logged); the names are those of the stage, whatever
+    is in the batch. And `flops(batch)`, what a training step on the batch costs. The loss is the sum of weight * total
+    / count over the terms, totals and counts added up over the processes first.
+    evaluate: number of a stage -> JSON-like values; called without gradients, model in eval mode; in all processes,
+    and what it gives in the first one counts. It must not draw from the global generators.
+    identity: whatever else must be the same for the run to be resumed. restart: discard the run in the folder.
+    on_stage: called with the number of a stage that begins or goes on. on_evaluation: called with all records so far
+    once one more of them is saved.
+
+    Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends bit
+    for bit like a run that was never stopped, changes of the model between stages included. The model is given as
+    before the first stage. Seeds the global generators. Errors and signals: as `fit`.
+    """
+    folder = Path(folder)
+    accelerator = accelerator or join_accelerator(unused=True)
+    check_accelerator(accelerator)
+    ranks = Ranks.connected()
+    if restart and ranks.main:
+        resume.forget_run(folder)
+    ranks.wait()  # nobody looks before the folder is as it shall be
+    facts = {**(identity or {}), "stages": [[s.name, s.end] for s in stages], **ranks.identity}
+    who = resume.identity_of(model, config.settings(), facts)
+    before = resume.read_state(folder, BudgetState, identity=who)
+    ranks.wait()  # nobody changes it before all have looked
+    if before is not None and before.stage >= len(stages):
+        raise TrainingError(f"{folder} stopped in stage {before.stage + 1} of {len(stages)} - {resume.WAY_OUT}")
+    resume.seed_everything(own_seed(config.seed, ranks.rank))
+    switch_checkpointing(model, config)
+    for stage in stages[: 1 if before is None else before.stage + 1]:
+        stage.enter()
+
+    folder.mkdir(parents=True, exist_ok=True)
+    run = _Run(model=model, config=config, stages=stages, folder=folder, accelerator=accelerator, ranks=ranks, who=who)
+    run.evaluate = evaluate
+    run.prepare()
+    state = resume.load_run(folder, kind=BudgetState, **run.where()) or BudgetState()
+    with (
+        interruptible() as request,
+        open_log(folder / LOG, state.log_bytes) if ranks.main else FileIO(os.devnull, "ab") as log,
+        drawing_budget(progress if ranks.main else False, unit=config.unit, total=config.amount) as draw,
+    ):
+        run.log, run.draw, run.request = log, draw, request
+        done = state.share(config)
+        draw(done=done * config.amount)
+        while done < 1:
+            if on_stage is not None and ranks.main:
+                on_stage(state.stage)
+            for _ in _train_stage(run, state):
+                if on_evaluation is not None and ranks.main:
+                    on_evaluation(list(state.evaluations))
+            done = state.share(config)
+    model.eval()
+    result = BudgetResult(
+        steps=state.step,
+        examples=state.examples,
+        tokens=state.tokens,
+        flops=state.flops,
+        seconds=state.seconds,
+        wait_seconds=state.wait_seconds,
+        stages=state.stages,
+        evaluations=state.evaluations,
+    )
+    if ranks.main:
+        with disk_errors(folder, "the result"):
+            content = {"format": resume.FORMAT, "identity": who, "result": vars(result)}
+            write_json(folder / "fit.json", content)
+    ranks.wait()
+    return result
+
+
+class _Terms(nn.Module):
+    """The model's terms as a forward call: what Accelerate does to a model, it does to `forward`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+
+    def forward(self, batch: Any) -> dict[str, tuple[Tensor, Any, float]]:
+        terms = self.model.terms(batch)
+        # A term that is only logged has no gradient: processes would wait for it in vain.
+        return {
+            name: (terms[name].total if terms[name].weight else terms[name].total.detach(), terms[name].count, w)
+            for name, w in sorted((name, term.weight) for name, term in terms.items())
+        }
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """What stays the same while a run lasts, and what a stage that changes the model makes anew."""
+
+    model: Any
+    config: BudgetConfig
+    stages: Sequence[Stage]
+    folder: Path
+    accelerator: Accelerator
+    ranks: Ranks
+    who: Mapping[str, Any]
+    evaluate: Callable[[int], Mapping[str, Any]] | None = None
+    rate: float = 0.0
+    log: FileIO = None  # type: ignore[assignment]
+    draw: Draw = None  # type: ignore[assignment]
+    request: Request = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.clock = SaveClock(
+            every_steps=self.config.save_every_steps, seconds=self.config.save_seconds, ranks=self.ranks
+        )
+
+    def prepare(self, kept: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
+        """Make optimiser and forward call for the model as it is; kept: parameter -> optimiser state to begin with."""
+        self.accelerator.free_memory()
+        self.terms_of, prepared = self.accelerator.prepare(_Terms(self.model), build_optimizer(self.model, self.config))
+        # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused.
+        optimizer = prepared.optimizer
+        optimizer.zero_grad()  # the caller may have left gradients
+        for name, parameter in resume.trained_by(optimizer).items():
+            if kept and kept.get(name):
+                state = {key: resume.fresh(value, like=parameter) for key, value in kept[name].items()}
+                optimizer.state[parameter] = state
+        self.stepper = Stepper(
+            model=self.model,
+            optimizer=optimizer,
+            accelerator=self.accelerator,
+            max_grad_norm=self.config.max_grad_norm,
+            folder=self.folder,
+        )
+
+    def where(self) -> dict[str, Any]:
+        """Give what a save holds beside the state."""
+        return {
+            "model": self.model,
+            "optimizer": self.stepper.optimizer,
+            "identity": self.who,
+            "device": self.accelerator.device,
+            "ranks": self.ranks,
+        }
+
+
+def _train_stage(run: _Run, state: BudgetState) -> Iterator[Record]:
+    """Train to the end of the running stage, then enter the next one; yields each evaluation once it is saved."""
+    stage, config = run.stages[state.stage], run.config
+    last = state.stage + 1 == len(run.stages)
+    run.model.train()
+    with Feed(stage, state.position, run.ranks) as feed:
+        over = False
+        while not over:
+            share_before = state.share(config)
+            _train_step(run, state, feed)
+            share = state.share(config)
+            over = share >= (1 if last else stage.end)
+            record = None
+            if run.evaluate is not None and config.evaluations:
+                crossed = int(share * config.evaluations) > int(share_before * config.evaluations)
+                if over or crossed:
+                    record = _evaluate(run, state)
+                    run.model.train()
+            if over:
+                _close_stage(run, state, last=last)
+            asked = asked_to_stop(run.request, run.ranks)
+            if asked or over or record is not None or run.clock.due(state.step):
+                _save(run, state)
+            if record is not None:
+                yield record
+            if asked:
+                raise _interrupted(run, state)
+
+
+def _train_step(run: _Run, state: BudgetState, feed: Feed) -> None:
+    started = time.perf_counter()
+    config, ranks = run.config, run.ranks
+    step, share = state.step + 1, state.share(config)
+    factor = config.factor(step, share)
+    run.rate = rate = config.learning_rate * factor
+    set_learning_rates(run.stepper.optimizer, factor)
+    at_hand: list[Any] = []
+    fed = feed.take()
+    where = f"step {step}, stage {state.stage + 1} ({run.stages[state.stage].name})"
+    with memory_errors(run.folder, f"at {where}", batch=at_hand, examples=fed.own):
+        batch = send_to_device(fed.batch, run.accelerator.device)
+        at_hand.append(batch)
+        terms = run.terms_of(batch)
+        sums, flops = _together(ranks, terms, float(run.model.flops(batch)), counts=fed.own > 0)
+        loss, value = _loss(terms, sums, ranks, counts=fed.own > 0)
+        norm = run.stepper.take(loss, value, step=step, where=where, rate=rate)
+    state.step, state.position = step, fed.position
+    state.examples += fed.examples
+    state.tokens += fed.tokens
+    state.flops += flops
+    seconds = time.perf_counter() - started
+    state.seconds += seconds
+    state.wait_seconds += feed.wait
+
+    line = state.in_line
+    line.steps += 1
+    line.examples += fed.examples
+    line.tokens += fed.tokens
+    line.loss += value
+    line.grad_norm += norm
+    line.clipped += run.stepper.clips(norm)
+    line.seconds += seconds
+    line.wait_seconds += feed.wait
+    for name, (total, count) in sums.items():
+        held = line.terms.setdefault(name, [0.0, 0.0])
+        held[0] += total
+        held[1] += count
+    if step % config.log_every_steps == 0:
+        _close_line(run, state)
+    run.draw(
+        stage=f"stage {state.stage + 1}/{len(run.stages)} {run.stages[state.stage].name}",
+        done=state.share(config) * config.amount,
+        terms={name: total / count for name, (total, count) in sums.items() if count},
+        lr=rate,
+        tokens=fed.tokens,
+        spent=(state.tokens, state.flops),
+        seconds=seconds,
+    )
+
+
+def _together(
+    ranks: Ranks, terms: Mapping[str, tuple[Tensor, Any, float]], flops: float, *, counts: bool
+) -> tuple[dict[str, tuple[float, float]], float]:
+    """Give name -> (total, count) of every term, and the operations of the step, added up over all processes.
+
+    counts: whether this process has a part of the batch.
+    """
+    numbers: list[float] = []
+    if terms:
+        device = next(iter(terms.values()))[0].device
+        flat = [part for total, count, _ in terms.values() for part in (total, count)]
+        # One wait for the device, not one per number.
+        numbers = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=device) for part in flat]).tolist()
+    summed = ranks.sum([x if counts else 0.0 for x in (*numbers, flops)])
+    pairs = zip(summed[:-1:2], summed[1:-1:2], strict=True)
+    return dict(zip(terms, pairs, strict=True)), summed[-1]
+
+
+def _loss(
+    terms: Mapping[str, tuple[Tensor, Any, float]],
+    sums: Mapping[str, tuple[float, float]],
+    ranks: Ranks,
+    *,
+    counts: bool,
+) -> tuple[Tensor, float]:
+    """Give the loss to call backward on and its value over all processes.
+
+    Gradients are averaged over the processes afterwards: a process's part is divided by the count of all and taken as
+    often as there are processes, so that the average is the gradient of the whole.
+    """
+    parts, value = [], 0.0
+    for name, (total, _, weight) in terms.items():
+        if not weight:
+            continue
+        whole, count = sums[name]
+        parts.append(total * (weight * ranks.size * counts / max(count, 1e-30) if count else 0.0))
+        value += weight * whole / count if count else 0.0
+    if not parts:
+        raise TrainingError(f"the model gave no term to learn from, only {', '.join(terms) or 'none at all'}")
+    return torch.stack(parts).sum(), value
+
+
+def _close_line(run: _Run, state: BudgetState) -> None:
+    line = state.in_line
+    _log(
+        run,
+        {
+            "event": "step",
+            "step": state.step,
+            "stage": state.stage + 1,
+            "share": state.share(run.config),
+            "tokens": state.tokens,
+            "flops": state.flops,
+            "loss": line.loss / line.steps,
+            **line.means(),
+            "lr": run.rate,
+            "grad_norm": line.grad_norm / line.steps,
+            "clipped_fraction": line.clipped / line.steps,
+            "tokens_per_second": line.tokens / line.seconds,
+            "wait_seconds": line.wait_seconds,
+            "seconds": state.seconds,
+        },
+    )
+    state.in_line = Line()
+
+
+def _evaluate(run: _Run, state: BudgetState) -> Record:
+    assert run.evaluate is not None
+    started = time.perf_counter()
+    run.model.eval()
+    with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after step {state.step}", batch=[]):
+        found = run.ranks.from_main(plain(run.evaluate(state.stage)))
+    eval_seconds = time.perf_counter() - started
+    state.seconds += eval_seconds
+    record = {
+        "evaluation": len(state.evaluations) + 1,
+        "step": state.step,
+        "stage": state.stage + 1,
+        "share": state.share(run.config),
+        "tokens": state.tokens,
+        "flops": state.flops,
+        **found,
+        "seconds": state.seconds,
+        "eval_seconds": eval_seconds,
+    }
+    state.evaluations.append(record)
+    _log(run, {"event": "evaluation", **record})
+    return record
+
+
+def _close_stage(run: _Run, state: BudgetState, *, last: bool) -> None:
+    """Note what the stage took; let the next one change the model, if there is one."""
+    if state.in_line.steps:
+        _close_line(run, state)
+    record = {
+        "stage": state.stage + 1,
+        "name": run.stages[state.stage].name,
+        "step": state.step,
+        "examples": state.examples,
+        "tokens": state.tokens,
+        "flops": state.flops,
+        "seconds": state.seconds,
+    }
+    state.stages.append(record)
+    _log(run, {"event": "stage", **record})
+    if last:
+        return
+    state.stage, state.position = state.stage + 1, None
+    held = {
+        name: run.stepper.optimizer.state.get(p, {}) for name, p in resume.trained_by(run.stepper.optimizer).items()
+    }
+    sources = run.stages[state.stage].enter()
+    if sources is not None:
+        run.prepare(_carried(held, sources))
+
+
+def _carried(
+    held: Mapping[str, Mapping[str, Tensor]], sources: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Tensor]]:
+    """Give the optimiser state of the parameters after a change: what a source held, the mean of several.
+
+    The mean, not the sum, although a shared weight's gradient is the sum of those of its calls: Adam's step does not
+    depend on the gradient's size, and what was split and is put together again then has the state it had.
+    """
+    carried = {name: dict(state) for name, state in held.items()}
+    for name, olds in sources.items():
+        states = [held[old] for old in olds if held.get(old)]
+        if states:
+            carried[name] = {key: _mean([state[key] for state in states]) for key in states[0]}
+    return carried
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack([t.double() for t in tensors]).mean(0).to(tensors[0].dtype)
+
+
+def _save(run: _Run, state: BudgetState) -> None:
+    started = time.perf_counter()
+    state.log_bytes = run.log.tell()
+    with disk_errors(run.folder, f"the save of step {state.step}"):
+        resume.save_run(run.folder, state, **run.where())
+    run.clock.saved(started)
+
+
+def _interrupted(run: _Run, state: BudgetState) -> Interrupted:
+    share = f"{min(state.share(run.config), 1):.1%} of the budget"
+    return interrupted(run.request, f"step {state.step} ({share})", run.folder)
+
+
+def _log(run: _Run, line: Record) -> None:
+    with disk_errors(run.folder, f"line {line['event']} {line[line['event']]} of the log"):
+        write_line(run.log, line)

@@ -1,0 +1,1 @@
+"""Recipes of pre-training, found by name: a TOML file each."""

@@ -17,7 +17,6 @@ from thrice.checkpoints.inspect import config_of, stock_shapes
 from thrice.cli import app
 from thrice.cli.cost_table import print_costs
 from thrice.compare import cost
-from thrice.compare.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
 from thrice.compare.grid import Arm, Study, StudyTask, arms_of
 from thrice.compare.memory import in_own_process, memory_split
 from thrice.compare.results import COST_OF_ARM, read_cost
@@ -26,6 +25,7 @@ from thrice.errors import CheckpointError, ConfigError, SharingError, TrainingEr
 from thrice.finetune import DataSource
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
+from thrice.model.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
 from thrice.model.packing import pack
 from thrice.model.presets import PRESETS
 from thrice.sharing.patterns import parse

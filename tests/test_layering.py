@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "sharing": {"model", "errors"},
     "checkpoints": {"model", "sharing", "errors", "files", "registry", "zoo", "schema"},
     "data": {"model.packing", "errors", "files", "registry", "schema"},
-    "objectives": {"model", "data", "errors"},
+    "objectives": {"model", "data", "errors", "registry"},
     "tasks": {"model", "data", "errors"},
     "launcher": {"errors"},
     "training": {"model.packing", "errors", "files", "launcher", "schema"},

@@ -16,7 +16,6 @@ from thrice.checkpoints import load_any
 from thrice.checkpoints.inspect import config_of, stock_shapes
 from thrice.checkpoints.name_map import apart, wanted_shapes
 from thrice.compare.data import read_task
-from thrice.compare.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
 from thrice.compare.grid import TFIDF, Arm, Cell, Study
 from thrice.compare.memory import in_own_process, training_memory
 from thrice.compare.results import COST_OF_TASK, FORMAT
@@ -28,6 +27,7 @@ from thrice.files import read_json, write_json
 from thrice.finetune import Splits, build
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
+from thrice.model.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
 from thrice.tasks.base import Task, TaskData, TaskModel
 from thrice.tasks.classification import Classification, ClassificationData
 from thrice.training import TrainingConfig

@@ -1,1 +1,1 @@
-"""Pre-training objectives: one file each, found by the registry; none so far."""
+"""Pre-training objectives: one file each, found by the registry, and the model that they train together."""

@@ -43,7 +43,7 @@ def forward_flops(config: EncoderConfig, *, tokens: int) -> int:
     A multiply-add counts as two. Counted are matrix products: the projection E -> H, and in each of the N calls query,
     key, value and output (4 H^2), the feed-forward block (2 H I), and the scores and the weighted sum of the values
     (S H each). Sharing changes none of them. Left out: biases, norms, softmax, activations and table look-ups; and the
-    pooler and the head of a task, which work once per sequence and not once per token.
+    pooler and the heads, which work on some tokens alone (`head_flops`).
     """
     hidden = config.hidden_size
     linear = 4 * hidden * hidden + 2 * hidden * config.intermediate_size
@@ -59,6 +59,32 @@ def training_flops(config: EncoderConfig, *, tokens: int) -> int:
     computes a second time.
     """
     return 3 * forward_flops(config, tokens=tokens)
+
+
+def packed_flops(config: EncoderConfig, lengths: Sequence[int]) -> int:
+    """Give floating-point operations of one forward pass over a packed batch of sequences of these lengths, in tokens.
+
+    The same products as `forward_flops`, for sequences of any lengths together.
+    """
+    scores = 2 * 2 * config.num_calls * config.hidden_size * sum(length * length for length in lengths)
+    return sum(lengths) * forward_flops(config, tokens=0) + scores
+
+
+def head_flops(config: EncoderConfig, head: str, *, rows: int, num_labels: int = 2) -> int:
+    """Give floating-point operations of one forward pass of a stock head over so many gathered rows.
+
+    head: mlm (H E for the dense layer, E V for the word table), pooler (H H), sentence_pair (H per class) or rtd
+    (H H + H). A multiply-add counts as two.
+    Raises KeyError for a head that no pre-training objective uses.
+    """
+    hidden = config.hidden_size
+    products = {
+        "mlm": hidden * config.embedding_size + config.embedding_size * config.vocab_size,
+        "pooler": hidden * hidden,
+        "sentence_pair": hidden * num_labels,
+        "rtd": hidden * hidden + hidden,
+    }
+    return 2 * rows * products[head]
 
 
 def tensor_bytes(shapes: Iterable[Sequence[int]], dtype: str) -> int:

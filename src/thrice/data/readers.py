@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thrice.data.columns import Columns, guess_columns
 from thrice.data.conll import conll_objects
@@ -20,6 +20,9 @@ from thrice.data.headers import check_header, check_stated
 from thrice.data.parquet import parquet_blocks
 from thrice.data.squad import begins_like_squad, is_squad, num_questions, squad_rows
 from thrice.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    import datasets
 
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
 
@@ -90,7 +93,7 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
     if path.is_dir():
         raise DataError(f"{name} is a folder; name one file in it")
     if not path.exists():
-        if format is not None or columns is not None or not _names_a_hub_set(name):
+        if format is not None or columns is not None or not names_a_hub_set(name):
             raise DataError(f"{name}: no such file")
         return _table(name, _hub_objects(name))
     kind = format_of(path, format)
@@ -112,7 +115,7 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
 # Where the bytes come from
 
 
-def _names_a_hub_set(name: str) -> bool:
+def names_a_hub_set(name: str) -> bool:
     """Whether a name could be a hub id: not a file name with a known ending, not inside an existing folder."""
     file_like = Path(name).suffix.lower() in {*FORMATS, ".gz", ".data", ".txt"}
     inside = "/" in name and Path(name).parent.is_dir()
@@ -325,8 +328,8 @@ def _parquet_objects(path: Path) -> Parsed:
     return names, len(values), "row", enumerate(values, start=1)
 
 
-def _hub_objects(name: str) -> Parsed:
-    """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
+def hub_set(name: str) -> datasets.Dataset:
+    """Load one split of a hub data set, see `read_table` for its name; raises DataError where it cannot be had."""
     import datasets
 
     whole, _, split = name.partition("@")
@@ -343,6 +346,14 @@ def _hub_objects(name: str) -> Parsed:
         if len(loaded) > 1:
             raise DataError(f"{name} has several splits; name one as {name}@SPLIT: {', '.join(loaded)}")
         loaded = next(iter(loaded.values()))
+    return loaded
+
+
+def _hub_objects(name: str) -> Parsed:
+    """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
+    import datasets
+
+    loaded = hub_set(name)
     classes = {}
     for column, feature in loaded.features.items():
         feature = getattr(feature, "feature", feature)

@@ -158,7 +158,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Parsed]]:
 def _text(path: Path, name: str, kind: str, columns: Sequence[str] | None) -> Iterator[tuple[int, Parsed]]:
     """Give the parsed pieces of a file of lines; the header of the first piece serves all others."""
     header = columns
-    for before, data in _pieces(_records(_raw_lines(path), name, kind)):
+    for before, data in _pieces(_records(raw_lines(path), name, kind)):
         text = decoded(data, name, first_line=before + 1)
         if kind in DELIMITED:
             parsed = readers.delimited_objects(data, text, name, kind, header, known=before > 0)
@@ -208,7 +208,7 @@ def _records(lines: Iterator[bytes], name: str, kind: str) -> Iterator[tuple[int
         held.clear()
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def raw_lines(path: Path) -> Iterator[bytes]:
     """Give the lines of a file, gzipped or not, each with its end; the first without a byte order mark."""
     try:
         with _opened(path) as file:
@@ -225,7 +225,7 @@ def _opened(path: Path) -> BinaryIO | gzip.GzipFile:
 def _is_one_value(path: Path) -> bool:
     """Say whether a JSON file is one array, or could be one SQuAD-shaped object, and no lines."""
     head = b""
-    for line in _raw_lines(path):
+    for line in raw_lines(path):
         head += line[: HEAD - len(head)] if head or line.strip() else b""
         if len(head) >= HEAD:
             break

@@ -9,11 +9,15 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # Chinese characters as BERT parts them, and scripts that put no space between words: every character is a word.
 _SINGLE = re.compile(
@@ -156,3 +160,42 @@ def lay_out(pieces: Sequence[list[int]], tokenizer: Tokenizer, *, room: int, str
         sequences.append(tokenizer.join([piece for ids in pieces[start:stop] for piece in ids][:room]))
     words, window, place_of = np.array(found, dtype=np.int64).reshape(-1, 3).T
     return Laid(sequences=sequences, words=words, window=window, place=place_of, reach=spans[-1][1])
+
+
+def word_tables(backend: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Give (begins, ends), (V,) bool: tokens that begin a word wherever they stand, and tokens that end one.
+
+    A token of a sentence begins a word if it is the first, if `begins` says so or if `ends` does of the one before.
+    Words are those of `words_of`: also inside a sentencepiece text without spaces every Chinese character begins one.
+    """
+    from tokenizers import models
+
+    size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    begins, ends = np.ones(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+    model = backend.model
+    byte_level = isinstance(model, models.BPE) and "ByteLevel" in backend.to_str()
+    letters = _byte_letters() if byte_level else {}
+    for token, index in backend.get_vocab(with_added_tokens=False).items():
+        if not token:
+            continue
+        if isinstance(model, models.WordPiece):
+            begins[index] = not token.startswith(model.continuing_subword_prefix) or token == "##"
+            continue
+        if byte_level:
+            data = bytes(letters.get(letter, 63) for letter in token)
+            first, text = data[0], data.decode("utf-8", "ignore")
+            begins[index] = first >= 0xE0 or (first < 0x80 and (text[0].isspace() or _kind(text[0]) == "alone"))
+            ends[index] = bool(text) and _kind(text[-1]) == "alone"
+        else:
+            text = token.replace("\u2581", " ")
+            begins[index] = text[0].isspace() or _kind(text[0]) == "alone"
+            ends[index] = _kind(text[-1]) == "alone"
+    return begins, ends
+
+
+@functools.cache
+def _byte_letters() -> dict[str, int]:
+    """Give the letters by which byte-level vocabularies write bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,0 +1,388 @@
+"""Tokenised documents on disk: a folder of memory-mapped shards, prepared once and read by every run.
+
+corpus.json      format, tokenizer, counts, sources, and the table of shards; written last
+shard-*.npy      the shards, see `data.shards`
+shard-*.json     while the corpus is prepared: what is known of each finished shard
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thrice.data.documents import Source, documents_of, find_sources
+from thrice.data.preparing import Preparation, Work, digest_of, in_processes
+from thrice.data.seen import Seen
+from thrice.data.shards import FileRecord, Shard, ShardRecord, is_whole, open_shard, verify_shard
+from thrice.data.tokenizer import Frame, Tokenizer
+from thrice.errors import ConfigError, DataError
+from thrice.files import clear_partials, read_json, write_json
+from thrice.locks import locked
+from thrice.schema import misfits, newer_format
+
+FORMAT = 1
+"""Of corpus.json; raised too where the same text would give other shards."""
+SPECIAL = ("cls", "sep", "unk", "pad", "mask")
+SKIPPED = ("duplicate", "empty", "too_short")
+WANTED: dict[str, Any] = {
+    "tokenizer": {
+        "fingerprint": str,
+        "vocab_size": int,
+        "special_ids": dict[str, int],
+        "single": dict[str, list[int]],
+        "pair": dict[str, list[int]],
+        "second_type": int,
+    },
+    "settings": {"shard_characters": int, "min_tokens": int},
+    "counts": {"documents": int, "sentences": int, "tokens": int, "characters": int},
+    "skipped": dict.fromkeys(SKIPPED, int),
+    "sources": list[dict[str, Any]],
+    "shards": list[ShardRecord],
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """A prepared corpus; its shards are mapped when they are asked for."""
+
+    folder: Path
+    """Where it lies."""
+    facts: dict[str, Any]
+    """The content of corpus.json, its table of shards aside: counts, skipped, sources, settings, tokenizer."""
+    shards: tuple[ShardRecord, ...]
+    """The table."""
+
+    @classmethod
+    def open(cls, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Corpus:
+        """Open a corpus and check every size, length, offset and border of its files.
+
+        The checksums of a shard are compared when it is first read, see `shard`, or all at once by `verify`.
+        tokenizer: that the corpus should have been made with.
+        Raises DataError that says which file is absent, cut or damaged, or in what the tokenizers differ.
+        """
+        folder = Path(folder)
+        corpus = cls._of(folder, _read(folder))
+        for number, record in enumerate(corpus.shards):
+            open_shard(folder, number, record, vocab_size=corpus.vocab_size)
+        if tokenizer is not None:
+            corpus.check_tokenizer(tokenizer)
+        return corpus
+
+    @classmethod
+    def _of(cls, folder: Path, content: dict[str, Any]) -> Corpus:
+        shards = tuple(record_of(record) for record in content["shards"])
+        facts = {key: value for key, value in content.items() if key not in ("format", "shards")}
+        for name in ("documents", "sentences", "tokens"):
+            total = sum(getattr(record, name) for record in shards)
+            if facts["counts"][name] != total:
+                raise DataError(
+                    f"{folder / 'corpus.json'} is damaged: it counts {facts['counts'][name]} {name}, its shards hold "
+                    f"{total}"
+                )
+        return cls(folder=folder, facts=facts, shards=shards)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, special ones aside."""
+        return int(self.facts["counts"]["tokens"])
+
+    @property
+    def num_documents(self) -> int:
+        """Documents that were kept."""
+        return int(self.facts["counts"]["documents"])
+
+    @property
+    def num_shards(self) -> int:
+        """Shards, some of which may hold nothing."""
+        return len(self.shards)
+
+    @property
+    def vocab_size(self) -> int:
+        """Largest id of the tokenizer + 1."""
+        return int(self.facts["tokenizer"]["vocab_size"])
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """`Tokenizer.fingerprint` of the one that made the corpus."""
+        return str(self.facts["tokenizer"]["fingerprint"])
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Ids of the special tokens: "cls", "sep", "unk", "mask", and "pad" where there is one."""
+        return dict(self.facts["tokenizer"]["special_ids"])
+
+    @property
+    def single(self) -> Frame:
+        """Special tokens around one text."""
+        return _frame(self.facts["tokenizer"]["single"])
+
+    @property
+    def pair(self) -> Frame:
+        """Special tokens around a pair of texts."""
+        return _frame(self.facts["tokenizer"]["pair"])
+
+    @property
+    def second_type(self) -> int:
+        """token_type_id of the second text of a pair."""
+        return int(self.facts["tokenizer"]["second_type"])
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of the tokens and borders, whatever the folder."""
+        digest = hashlib.sha256(self.tokenizer_fingerprint.encode())
+        for record in self.shards:
+            digest.update("".join(record.files[kind].sha256 for kind in sorted(record.files)).encode())
+        return digest.hexdigest()
+
+    def shard(self, number: int, *, verify: bool = False) -> Shard:
+        """Map one shard; verify: compare its checksums first, which reads it once. Raises DataError if damaged."""
+        if verify:
+            verify_shard(self.folder, number, self.shards[number])
+        return open_shard(self.folder, number, self.shards[number], vocab_size=self.vocab_size)
+
+    def verify(self) -> None:
+        """Compare the checksums of all files; raises DataError that names the first which differs."""
+        for number, record in enumerate(self.shards):
+            verify_shard(self.folder, number, record)
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise DataError unless the corpus was made with this tokenizer."""
+        if tokenizer.fingerprint != self.tokenizer_fingerprint:
+            raise DataError(
+                f"{self.folder} was made with another tokenizer: its vocabulary has {self.vocab_size} tokens and "
+                f"fingerprint {self.tokenizer_fingerprint[:12]}, the one given {tokenizer.vocab_size} and "
+                f"{tokenizer.fingerprint[:12]}. - prepare the corpus with this one, in another folder"
+            )
+
+
+def prepare_corpus(
+    sources: Sequence[str | Path] | str | Path,
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    *,
+    column: str | None = None,
+    shard_characters: int = 2_000_000,
+    min_tokens: int = 8,
+    processes: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Corpus:
+    """Tokenise the documents of all sources into a corpus; what is finished already is kept.
+
+    sources, column: see `documents.find_sources`; all are read in turn, so that every shard has a share of each.
+    shard_characters: of text after which a shard is full; the documents of one shard are shuffled together in training.
+    min_tokens: documents with fewer are left out and counted, as are empty ones and exact copies of an earlier one.
+    processes: that tokenise; what is written does not depend on their number. progress: see `documents.documents_of`.
+    Killed at any moment and called again, it reads the text again and tokenises the shards that are not finished yet.
+    In a folder with a corpus of the same sources and settings it does nothing.
+    Memory: the texts of 2 * processes + 1 shards, the longest document, and 16 bytes a document to know copies by
+    (twice that while they are sorted).
+    Raises DataError for sources without documents, a vocabulary without [MASK], or a folder with another corpus.
+    """
+    folder = Path(folder)
+    if shard_characters < 1 or min_tokens < 1 or processes < 1:
+        raise ConfigError(
+            f"shard_characters {shard_characters}, min_tokens {min_tokens} and processes {processes} must be at least 1"
+        )
+    settings = {"shard_characters": shard_characters, "min_tokens": min_tokens}
+    head = {"format": FORMAT, "tokenizer": _tokenizer_facts(tokenizer), "settings": settings}
+    found = find_sources(sources, column=column)
+    with locked(folder):
+        clear_partials(folder)
+        finished = _finished(folder, head, found)
+        if isinstance(finished, Corpus):
+            return finished
+        return _prepared(folder, head, found, tokenizer, finished, processes, progress)
+
+
+# Preparing
+
+
+def _prepared(
+    folder: Path,
+    head: dict[str, Any],
+    sources: list[Source],
+    tokenizer: Tokenizer,
+    known: dict[int, ShardRecord],
+    processes: int,
+    progress: Callable[[int, int], None] | None,
+) -> Corpus:
+    settings = head["settings"]
+    preparation = Preparation(
+        folder=folder,
+        settings=_key(head),
+        pipeline=tokenizer.backend.to_str(),
+        vocab_size=tokenizer.vocab_size,
+        min_tokens=settings["min_tokens"],
+    )
+    skipped = dict.fromkeys(SKIPPED, 0)
+    records: dict[int, ShardRecord] = {}
+
+    def missing() -> Iterator[Work]:
+        for work in _works(documents_of(sources, progress), settings["shard_characters"], skipped):
+            record = known.get(work.number)
+            if record is not None and record.text == work.text and is_whole(folder, work.number, record):
+                records[work.number] = record
+            else:
+                yield work
+
+    for number, record in in_processes(preparation, missing(), processes=processes):
+        records[number] = record
+    shards = [records[number] for number in range(len(records))]
+    skipped["too_short"] = sum(record.too_short for record in shards)
+    counts = {
+        name: sum(getattr(record, name) for record in shards)
+        for name in ("documents", "sentences", "tokens", "characters")
+    }
+    if not counts["documents"]:
+        left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in skipped.items())
+        raise DataError(f"{', '.join(source.name for source in sources)}: no documents to train on; left out: {left}")
+    content = head | {
+        "counts": counts,
+        "skipped": skipped,
+        "sources": [dataclasses.asdict(_stamp(source)) for source in sources],
+        "shards": [dataclasses.asdict(record) for record in shards],
+    }
+    write_json(folder / "corpus.json", content)
+    _clear_away(folder, len(shards))
+    return Corpus.open(folder)
+
+
+def _works(documents: Iterator[str], characters: int, skipped: dict[str, int]) -> Iterator[Work]:
+    """Give the documents without empty ones and copies, a shard's worth at a time; what is left out is counted."""
+    seen = Seen()
+    held: list[str] = []
+    size = 0
+    numbers = itertools.count()
+
+    def full() -> Work:
+        return Work(number=next(numbers), documents=tuple(held), text=digest_of(held))
+
+    for document in documents:
+        if not document:
+            skipped["empty"] += 1
+        elif seen.add(document):
+            skipped["duplicate"] += 1
+        else:
+            held.append(document)
+            size += len(document)
+            if size >= characters:
+                yield full()
+                held, size = [], 0
+    if held:
+        yield full()
+
+
+def _finished(folder: Path, head: dict[str, Any], sources: list[Source]) -> Corpus | dict[int, ShardRecord]:
+    """Give the corpus of a folder if it is this one, or else the finished shards by number."""
+    if not (folder / "corpus.json").exists():
+        return dict(_records(folder, _key(head)))
+    content = _read(folder)
+    differing = [key for key in head if content[key] != head[key]]
+    stamps = [dataclasses.asdict(_stamp(source)) for source in sources]
+    if _plain(content["sources"]) != _plain(stamps):
+        differing.append("sources")
+    if differing:
+        raise DataError(
+            f"{folder} holds a corpus with another {' and '.join(differing)}. - choose another folder, or remove this "
+            "one"
+        )
+    shards = [record_of(record) for record in content["shards"]]
+    if all(is_whole(folder, number, record) for number, record in enumerate(shards)):
+        return Corpus.open(folder)
+    return dict(enumerate(shards))
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stamp:
+    """What is written of a source."""
+
+    name: str
+    bytes: int | None
+    changed_ns: int | None
+
+
+def _stamp(source: Source) -> _Stamp:
+    size, changed = source.stamp or (None, None)
+    return _Stamp(name=source.name, bytes=size, changed_ns=changed)
+
+
+def _records(folder: Path, key: str) -> Iterator[tuple[int, ShardRecord]]:
+    """Give the records of finished shards that were made with these settings."""
+    for path in folder.glob("shard-*.json"):
+        try:
+            content = read_json(path)
+            number = int(path.stem.removeprefix("shard-"))
+        except (OSError, ValueError):
+            continue
+        if not misfits(content, {"settings": str, "record": ShardRecord}) and content["settings"] == key:
+            yield number, record_of(content["record"])
+
+
+def _clear_away(folder: Path, shards: int) -> None:
+    """Remove the records of single shards, and the shards of a corpus that was begun here and had more."""
+    for path in folder.glob("shard-*.*"):
+        number = path.name.removeprefix("shard-").partition(".")[0]
+        if path.suffix == ".json" or (path.suffix == ".npy" and number.isdecimal() and int(number) >= shards):
+            path.unlink(missing_ok=True)
+
+
+# corpus.json
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Read corpus.json; raises DataError where it is absent, damaged or of another format."""
+    path = folder / "corpus.json"
+    try:
+        content = read_json(path)
+    except FileNotFoundError:
+        begun = any(folder.glob("shard-*.json"))
+        why = "its preparation was not finished: start it again" if begun else "prepare one: thrice corpus"
+        raise DataError(f"{folder} holds no corpus; {why}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    problems = newer_format(content, FORMAT) or misfits(content, WANTED)
+    if problems:
+        raise DataError(f"{path} is damaged: {'; '.join(problems[:5])}")
+    return dict(content)
+
+
+def record_of(content: dict[str, Any]) -> ShardRecord:
+    """Give a record out of JSON that was checked."""
+    files = {kind: FileRecord(**record) for kind, record in content["files"].items()}
+    return ShardRecord(**{**content, "files": files})
+
+
+def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Give what training must know of a tokenizer; raises DataError where it cannot mask."""
+    if tokenizer.mask_token_id is None:
+        raise DataError(
+            f"a vocabulary of {tokenizer.vocab_size} tokens without [MASK]: nothing could be hidden in training. - "
+            "choose another, or train one with thrice vocabulary"
+        )
+    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL}
+    return {
+        "fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "special_ids": {name: index for name, index in ids.items() if index is not None},
+        "single": {name: list(ids) for name, ids in dataclasses.asdict(tokenizer.single).items()},
+        "pair": {name: list(ids) for name, ids in dataclasses.asdict(tokenizer.pair).items()},
+        "second_type": tokenizer.second_type,
+    }
+
+
+def _frame(content: dict[str, list[int]]) -> Frame:
+    return Frame(**{name: tuple(ids) for name, ids in content.items()})
+
+
+def _key(head: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()

@@ -8,12 +8,13 @@ import sys
 
 from thrice.cli import screen, studies  # isort: skip - commands stand in the help in the order of these imports
 from thrice.cli import fewshot  # isort: skip
+from thrice.cli import pretrain  # isort: skip
 from thrice.cli import models  # isort: skip
 from thrice.cli.app import app
 from thrice.errors import ThriceError
 from thrice.launcher import launched
 
-__all__ = ["app", "fewshot", "main", "models", "studies"]
+__all__ = ["app", "fewshot", "main", "models", "pretrain", "studies"]
 
 
 def main() -> None:

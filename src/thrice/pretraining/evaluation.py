@@ -71,8 +71,8 @@ def evaluate(model: PretrainingModel, sample: Sample, ranks: Ranks, device: Any)
 def frequencies(corpus: Corpus) -> dict[str, float]:
     """Give what can be predicted without any context, from the first shards of the training text.
 
-    unigram_entropy: in nats, the masked-language loss of a model that knows how frequent each token is and nothing else;
-    most_frequent: the accuracy of one that always says the most frequent token.
+    unigram_entropy: in nats, the masked-language loss of a model that knows the frequency of each token and nothing
+    else; most_frequent: the accuracy of one that always says the most frequent token.
     """
     counts = np.zeros(corpus.vocab_size, dtype=np.int64)
     for number in range(corpus.num_shards):

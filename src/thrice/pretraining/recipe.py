@@ -262,7 +262,7 @@ def read_recipe(name: str) -> Content:
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path} is no TOML: {error}") from error
     for section, keys in (("corpus", ("train", "held_out")), ("model", ("from",)), ("", ("tokenizer",))):
-        table = content.get(section) if section else content
+        table: Any = content.get(section) if section else content
         for key in keys if isinstance(table, dict) else ():
             beside = path.parent / str(table.get(key))
             if isinstance(table.get(key), str) and not Path(table[key]).exists() and beside.exists():

@@ -44,6 +44,13 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
                 "weights drawn too small or a rate too low for a model of this size. Try max_length 40 in the first "
                 "stage, model.initializer_range 0.04, a higher learning_rate, objectives.mlm.rate 0.2, mlm alone first",
             )
+        if last["share"] >= PLATEAU_SHARE and held[name] >= (2 - NEAR_UNIGRAM) * facts["unigram_entropy"]:
+            yield (
+                f"slow start of {name}",
+                f"slow start: the {name} loss is {held[name]:.2f} nats, more than the unigram entropy of the text "
+                f"({facts['unigram_entropy']:.2f}): not even the frequencies of tokens are learned. Likely a budget of "
+                "too few steps, a rate too low or a warm-up too long",
+            )
         best = min((r["held_out"][name] for r in stage if name in r["held_out"]), default=math.nan)
         if not held[name] <= best + RISE:
             yield (
@@ -56,9 +63,9 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
         if len(stage) > 1 and last["share"] >= begun + (1 - begun) / 3 and at_chance(last, name):
             yield (
                 f"chance in {name}",
-                f"{name} at chance: {held[f'{name}_accuracy']:.1%} of the pairs right, half by guessing. Likely it came "
-                "before the masked-language loss had left its plateau, or its share of the budget is too small. Give "
-                f"mlm alone more of the budget first, longer sequences with {name}, or objectives.{name}.weight above 1",
+                f"{name} at chance: {held[f'{name}_accuracy']:.1%} of the pairs right, half by guessing. Likely it "
+                "came before the masked-language loss had left its plateau, or its share of the budget is too small. "
+                f"Give mlm alone more of the budget first, {name} longer sequences, or more weight (objectives.{name})",
             )
     yield from _generator(held, facts)
 
@@ -85,8 +92,9 @@ def _generator(held: Mapping[str, float], facts: Mapping[str, float]) -> Iterato
 def on_plateau(records: Sequence[Record], facts: Mapping[str, float], name: str) -> bool:
     """Whether a loss stands near what frequencies alone would give.
 
-    It must be above NEAR_UNIGRAM times the unigram entropy and have fallen by less than STANDS since half of what is
-    spent so far, in evaluations of the same stage; before PLATEAU_SHARE of the budget it is too early to tell.
+    It must lie between NEAR_UNIGRAM and 2 - NEAR_UNIGRAM times the unigram entropy and have fallen by less than STANDS
+    since half of what is spent so far, in evaluations of the same stage; before PLATEAU_SHARE of the budget it is too
+    early to tell.
     """
     last = records[-1]
     if name not in last["held_out"] or last["share"] < PLATEAU_SHARE:
@@ -95,7 +103,8 @@ def on_plateau(records: Sequence[Record], facts: Mapping[str, float], name: str)
     earlier = [r for r in records if r["stage"] == last["stage"] and r["share"] <= last["share"] / 2]
     before = earlier[-1]["held_out"][name] if earlier else records[0]["held_out"].get(name, math.inf)
     stands = now > before * (1 - STANDS) if len(records) > 1 else True
-    return bool(now > NEAR_UNIGRAM * facts["unigram_entropy"] and stands)
+    entropy = facts["unigram_entropy"]
+    return bool(NEAR_UNIGRAM * entropy < now < (2 - NEAR_UNIGRAM) * entropy and stands)
 
 
 def at_chance(record: Record, name: str) -> bool:

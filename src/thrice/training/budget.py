@@ -52,8 +52,6 @@ class BudgetConfig:
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats."""
     evaluations: int = 20
     """Evaluations over the budget, evenly; each stage ends with one besides. 0 for none at all."""
-    gradient_checkpointing: bool = False
-    """Whether a call's inner results are computed twice instead of kept: less memory, more time."""
     save_every_steps: int | None = None
     """Optimiser steps between two saves; None for none. Every evaluation is saved anyway."""
     save_seconds: float | None = 60.0
@@ -97,7 +95,6 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("save_seconds", "max_grad_norm"), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0"),
     (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
     (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
-    (("gradient_checkpointing",), lambda v: isinstance(v, bool), "true or false"),
 )
 
 

@@ -32,7 +32,7 @@ from thrice.training.faults import disk_errors, memory_errors
 from thrice.training.feed import Feed
 from thrice.training.interrupt import Request, interruptible
 from thrice.training.log import open_log, write_line
-from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
+from thrice.training.optim import build_optimizer, set_learning_rates
 from thrice.training.progress import Draw, drawing_budget
 from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
 
@@ -85,7 +85,6 @@ def fit_budget(
     if before is not None and before.stage >= len(stages):
         raise TrainingError(f"{folder} stopped in stage {before.stage + 1} of {len(stages)} - {resume.WAY_OUT}")
     resume.seed_everything(own_seed(config.seed, ranks.rank))
-    switch_checkpointing(model, config)
     for stage in stages[: 1 if before is None else before.stage + 1]:
         stage.enter()
 

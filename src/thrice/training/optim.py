@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from thrice.errors import ConfigError, TrainingError
+from thrice.training.config import TrainingConfig
 
 
 class OptimizerConfig(Protocol):
@@ -36,10 +37,6 @@ class OptimizerConfig(Protocol):
     @property
     def layerwise_decay(self) -> float:
         """Factor of the learning rate from a layer to the one below."""
-
-    @property
-    def gradient_checkpointing(self) -> bool:
-        """Whether a call's inner results are computed twice."""
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
@@ -91,7 +88,7 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["initial_lr"] * factor
 
 
-def switch_checkpointing(model: Any, config: OptimizerConfig) -> None:
+def switch_checkpointing(model: Any, config: TrainingConfig) -> None:
     """Let the model compute its calls twice where the config asks for it; one that does so already is left as it is.
 
     Raises ConfigError where the model has no attribute `gradient_checkpointing`.

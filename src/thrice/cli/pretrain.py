@@ -1,0 +1,119 @@
+"""Commands of pre-training: prepare text, train a vocabulary on it, pre-train a model by a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thrice.cli import screen
+from thrice.cli.app import app, resumable
+from thrice.cli.options import Json, Restart, set_threads
+from thrice.launcher import is_main, refuse_several
+
+
+def _option(help: str, *names: str, panel: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name (thrice list recipes) or its TOML file.", show_default=False)
+    ],
+    folder: Annotated[Path, typer.Option("--out", help="Stock folder of the model; a second start goes on.")],
+    train: Annotated[str | None, _option("Corpus to learn from, made by thrice corpus.", panel="Recipe")] = None,
+    held_out: Annotated[str | None, _option("Corpus to evaluate on.", panel="Recipe")] = None,
+    tokenizer: Annotated[str | None, _option("Folder of the vocabulary.", panel="Recipe")] = None,
+    start: Annotated[
+        str | None, _option("Begin with a checkpoint's weights and heads; its shape counts.", "--from", panel="Recipe")
+    ] = None,
+    seed: Annotated[int | None, _option("Draws weights, order, masks, dropout.", panel="Recipe")] = None,
+    change: Annotated[
+        list[str] | None,
+        _option("Any key: budget.tokens=5_000_000, optimizer.learning_rate=1e-3", "--set", panel="Recipe"),
+    ] = None,
+    threads: Annotated[
+        int | None, _option("CPU threads; a run repeats bit for bit at one count.", panel="Running")
+    ] = None,
+    restart: Restart = False,
+    as_json: Json = False,
+) -> None:
+    """Pre-train a model by a recipe until its budget is spent; writes a stock folder with a card.
+
+    First [bold]thrice corpus articles.txt --tokenizer zoo:albert-nano-zh --out corpus[/], then
+    [bold]thrice pretrain albert-nano --train corpus --out model[/]. Stopped or killed, the same command goes on
+    from the last save and ends with the same bits. A budget is tokens, steps, FLOPs or minutes.
+    """
+    from thrice.compare.study_file import settings
+    from thrice.pretraining import pretrain as run
+    from thrice.pretraining import read_recipe, recipe_of
+    from thrice.training.distributed import leave
+
+    if threads is not None:
+        set_threads(threads)
+    content = settings(read_recipe(recipe), change or ())
+    corpus = {name: value for name, value in (("train", train), ("held_out", held_out)) if value is not None}
+    content |= {"corpus": content.get("corpus", {}) | corpus} if corpus else {}
+    content |= {key: value for key, value in (("tokenizer", tokenizer), ("seed", seed)) if value is not None}
+    if start is not None:
+        content["model"] = {"from": start}
+        if tokenizer is None:  # that of the recipe is for the shape of the recipe
+            content.pop("tokenizer", None)
+    with resumable():
+        result = run(
+            recipe_of(content, name=recipe),
+            folder,
+            content=content,
+            restart=restart,
+            say=None if as_json else lambda line: screen.err.print(line, markup=False, highlight=False, soft_wrap=True),
+        )
+    if as_json and is_main():
+        print(json.dumps(result, ensure_ascii=False))
+    leave()
+
+
+@app.command()
+def corpus(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Text files, globs, folders of them, or hub sets NAME@SPLIT.", show_default=False),
+    ],
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the corpus; a second start goes on.")],
+    tokenizer: Annotated[str, typer.Option(help="Folder, hub id or zoo:NAME whose vocabulary is used.")],
+    column: Annotated[str | None, typer.Option(help="Of the text, in jsonl, parquet and hub sets.")] = None,
+    min_tokens: Annotated[int, typer.Option(help="Shorter documents are left out and counted.")] = 8,
+    processes: Annotated[int, typer.Option(help="That tokenise; the result does not depend on it.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Prepare text for pre-training: one paragraph a line, an empty line between documents; also jsonl, parquet, .gz.
+
+    Exact copies of a document are left out. Killed and started again, it keeps what is finished.
+    """
+    from rich.progress import Progress
+
+    from thrice.data.corpus import prepare_corpus
+    from thrice.pretraining import named_tokenizer
+
+    refuse_several("thrice corpus", "say --processes instead")
+    words = named_tokenizer(tokenizer)
+    with resumable(), Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as bar:
+        line = bar.add_task("reading", total=None)
+        made = prepare_corpus(
+            sources,
+            words,
+            folder,
+            column=column,
+            min_tokens=min_tokens,
+            processes=processes,
+            progress=lambda done, total: bar.update(line, completed=done, total=total or None),
+        )
+    facts = {**made.facts["counts"], "skipped": made.facts["skipped"], "shards": made.num_shards, "folder": str(folder)}
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    counts = ", ".join(f"{value:,} {name}" for name, value in made.facts["counts"].items())
+    left = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in made.facts["skipped"].items() if value)
+    screen.out.print(f"{folder}: {counts}" + (f"; left out: {left}" if left else ""), markup=False, highlight=False)

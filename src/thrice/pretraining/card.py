@@ -1,0 +1,78 @@
+"""The card of a pre-trained model, written from its run: what was read, what was spent, what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thrice.pretraining.recipe import Recipe
+
+ROWS = 12
+"""Rows of the curve at most."""
+
+
+def card(recipe: Recipe, outcome: Mapping[str, Any]) -> str:
+    """Give README.md of a model; outcome: as `pretrain` gives it."""
+    return "\n".join(_lines(recipe, outcome)) + "\n"
+
+
+def _lines(recipe: Recipe, outcome: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("---", "library_name: transformers", "tags:", "- thrice", f"- {outcome['family']}", "---", "")
+    yield from (f"# {outcome['name']}", "")
+    start = f", begun from `{outcome['from']}`" if outcome["from"] else ", begun from random weights"
+    yield f"A small text encoder of the {outcome['family']} family, pre-trained with thrice{start}."
+    yield f"Layers share: {outcome['sharing']}. It loads in stock transformers."
+    if "rtd" in outcome["objectives"]:
+        yield "This folder holds the discriminator; the generator lies in `generator/`."
+    yield ""
+    yield f"**Verdict: {outcome['verdict']}.**" + "".join(f" {_sentence(reason)}" for reason in outcome["reasons"])
+    if outcome["reasons"]:
+        yield "It is not to be ranked against other models."
+    yield from ("", "## What was spent", "", "| | |", "|:--|--:|")
+    spent = outcome["spent"]
+    asked = ", ".join(f"{amount:,g} {unit}" for unit, amount in outcome["budget"]["asked"].items())
+    yield f"| budget asked for | {asked} |"
+    yield f"| tokens | {spent['tokens']:,} |"
+    yield f"| floating-point operations, all towers and heads | {spent['flops']:.3e} |"
+    yield f"| optimiser steps | {spent['steps']:,} |"
+    yield f"| passes over the text | {spent['passes']:.2f} |"
+    yield f"| seconds, evaluation included | {spent['seconds']:,.0f} |"
+    for name, (stored, called) in outcome["parameters"].items():
+        yield f"| parameters of the {name}: stored, called | {stored:,}, {called:,} |"
+    yield from ("", "## Text", "", "| | documents | tokens | sources |", "|:--|--:|--:|:--|")
+    for name, data in outcome["data"].items():
+        sources = ", ".join(data["sources"][:5]) + (" and more" if len(data["sources"]) > 5 else "")
+        yield f"| {name.replace('_', '-')} | {data['documents']:,} | {data['tokens']:,} | {sources} |"
+    yield from ("", f"Tokenizer: {outcome['tokenizer']['ids']:,} ids.")
+    yield from _curve(outcome)
+    if outcome["warnings"]:
+        yield from ("", "## Warnings of the run", "")
+        yield from (f"- {warning}" for warning in outcome["warnings"])
+    yield from ("", "## Recipe", "", "`recipe.toml` beside this file; all that moves weights:", "")
+    yield from ("| | |", "|:--|:--|")
+    yield from (f"| {name} | {value} |" for name, value in outcome["recipe"].items())
+    yield from ("", "## Sources of the objectives", "")
+    yield from (f"- {name}: {source}" for name, source in outcome["objectives"].items())
+
+
+def _curve(outcome: Mapping[str, Any]) -> Iterator[str]:
+    records = outcome["evaluations"]
+    if not records:
+        return
+    names = list(dict.fromkeys(name for record in records for name in record["held_out"]))
+    entropy, frequent = outcome["baseline"]["unigram_entropy"], outcome["baseline"]["most_frequent"]
+    yield from ("", "## Curve", "", f"On {outcome['evaluated_on']}, with the same masks each time; losses in nats. Who")
+    yield f"knows the frequency of each token and nothing else has a masked loss of {entropy:.2f} and an accuracy of"
+    yield from (f"{frequent:.1%}.", "")
+    yield f"| stage | tokens | FLOPs | {' | '.join(names)} |"
+    yield f"|--:|--:|--:|{'--:|' * len(names)}"
+    last = len(records) - 1
+    step = max(1, -(-last // (ROWS - 1)))
+    for number in sorted({*range(0, len(records), step), last}):
+        record = records[number]
+        values = [f"{record['held_out'][name]:.3f}" if name in record["held_out"] else "" for name in names]
+        yield f"| {record['stage']} | {record['tokens']:,} | {record['flops']:.2e} | {' | '.join(values)} |"
+
+
+def _sentence(text: str) -> str:
+    return f"{text}."

@@ -127,8 +127,8 @@ class MaskProposal(Objective):
     random_share: float = 0.1
     """Probability that a chosen token becomes an ordinary token drawn at random; what is left of 1 stays as it is."""
     bound: float = 1.0
-    """|log w| of a token is at most bound / sqrt(k): the logarithm of a set's weight then varies by about bound or less,
-    whatever k, and the effective sample is at worst about exp(-bound^2) of the batch."""
+    """|log w| of a token is at most bound / sqrt(k), so that whatever k is, the logarithm of a set's weight deviates by
+    about bound at most, and the effective sample is no less than about exp(-bound^2) of the batch."""
     hidden_size: int = 64
     """Width of the proposal network, a multiple of 64 or less than 128; its feed-forward block is 4 times as wide."""
     embedding_size: int = 32
@@ -226,9 +226,8 @@ class MaskProposal(Objective):
         weights, count = chosen.weights, float(sum(k > 0 for k in part.sizes))
         means = share * self._sums(losses, chosen, len(share))
         hits = share * self._sums(right.float(), chosen, len(share))
-        norms = share**2 * self._sums(
-            _last_layer_norms(logits.detach(), rows.detach(), losses.detach()), chosen, len(share)
-        )
+        bounds = _last_layer_norms(logits.detach(), rows.detach(), losses.detach())
+        norms = share**2 * self._sums(bounds, chosen, len(share))
         squares = weights**2 * norms
         log_q = chosen.log_q.to(rows.device, torch.float32)
         present = torch.tensor([float(k > 0) for k in part.sizes], device=rows.device)

@@ -1,8 +1,8 @@
 """Drawing sets of a fixed size without replacement, each with the product of its members' weights as its weight.
 
-q(M) = product of w_i over M / e_k(w), for every set M of k of n tokens; e_k, the elementary symmetric polynomial, is the
-sum of the same product over all such sets. Known as conditional Poisson sampling (Chen, Dempster and Liu 1994). Here it
-is computed by one table over the tokens, exact, and drawn from by the same table.
+q(M) = product of w_i over M / e_k(w), for every set M of k of n tokens; e_k, the elementary symmetric polynomial, is
+the sum of the same product over all such sets. Known as conditional Poisson sampling (Chen, Dempster and Liu 1994).
+Here it is computed by one table over the tokens, exact, and drawn from by the same table.
 Letters: B sequences, n tokens of each that may be chosen (the longest, in a padded tensor), k wanted, K the largest k.
 """
 

@@ -17,6 +17,21 @@ from thrice.model.packing import PackedBatch
 from thrice.objectives.base import Vocabulary, corrupted, moved
 
 
+def share_problems(rate: float, mask_share: float, random_share: float, max_ngram: int = 1) -> list[str]:
+    """Give what is wrong with the options of hiding tokens."""
+    problems = []
+    if not 0 < rate < 1:
+        problems.append(f"rate is {rate}, expected a fraction between 0 and 1")
+    for name, share in (("mask_share", mask_share), ("random_share", random_share)):
+        if not 0 <= share <= 1:
+            problems.append(f"{name} is {share}, expected a fraction of 0 to 1")
+    if mask_share + random_share > 1 + 1e-9:
+        problems.append(f"mask_share {mask_share} and random_share {random_share} add up to more than 1")
+    if max_ngram < 1:
+        problems.append(f"max_ngram is {max_ngram}, expected at least 1")
+    return problems
+
+
 def number_to_choose(example: PretrainingExample, rate: float) -> int:
     """Give k = max(1, round(rate * n)), or all ordinary tokens where they are fewer.
 

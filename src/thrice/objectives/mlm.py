@@ -13,7 +13,7 @@ from thrice.data.segments import PretrainingExample
 from thrice.model.flops import head_flops, packed_flops
 from thrice.model.packing import PackedBatch
 from thrice.objectives.base import Objective, Outcome, Term, Vocabulary, predicted
-from thrice.objectives.masking import MaskedTokens, choose_positions, mask_tokens, number_to_choose
+from thrice.objectives.masking import MaskedTokens, choose_positions, mask_tokens, number_to_choose, share_problems
 
 if TYPE_CHECKING:
     from thrice.objectives.model import PretrainingModel
@@ -87,21 +87,6 @@ class MaskedLM(Objective):
         del reads
         head = head_flops(model.config, "mlm", rows=part.count)
         return 3 * (packed_flops(model.config, clean.lengths) + head)
-
-
-def share_problems(rate: float, mask_share: float, random_share: float, max_ngram: int = 1) -> list[str]:
-    """Give what is wrong with the options of hiding tokens."""
-    problems = []
-    if not 0 < rate < 1:
-        problems.append(f"rate is {rate}, expected a fraction between 0 and 1")
-    for name, share in (("mask_share", mask_share), ("random_share", random_share)):
-        if not 0 <= share <= 1:
-            problems.append(f"{name} is {share}, expected a fraction of 0 to 1")
-    if mask_share + random_share > 1 + 1e-9:
-        problems.append(f"mask_share {mask_share} and random_share {random_share} add up to more than 1")
-    if max_ngram < 1:
-        problems.append(f"max_ngram is {max_ngram}, expected at least 1")
-    return problems
 
 
 PLUGIN = MaskedLM

@@ -43,12 +43,13 @@ def tokenizer_folder(place: Path) -> Path:
 
 @functools.cache
 def _texts(place: Path) -> dict[str, str]:
-    words = tokenizer_folder(place / "words")
-    tokenizer = Tokenizer.from_folder(words)
+    words = place / "words"
+    tokenizer = Tokenizer.from_folder(words if words.exists() else tokenizer_folder(words))
     found = {"tokenizer": str(words)}
     for name, first, count in (("train", 0, 60), ("held_out", 1000, 12)):
-        source = write_stories(place / f"{name}.txt", first=first, count=count)
-        prepare_corpus([source], tokenizer, place / name, shard_characters=1500)
+        if not (place / name / "corpus.json").exists():  # by another process of the same test
+            source = write_stories(place / f"{name}.txt", first=first, count=count)
+            prepare_corpus([source], tokenizer, place / name, shard_characters=1500)
         found[name] = str(place / name)
     return found
 

@@ -38,7 +38,6 @@ ALLOWED: dict[str, set[str]] = {
         "schema",
         "errors",
     },
-    "recipes": set(),
     "tasks": {"model", "data", "errors"},
     "launcher": {"errors"},
     "training": {"model.packing", "errors", "files", "launcher", "schema"},
@@ -63,9 +62,10 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"errors", "files", "metrics"},
     "study_result": {"compare", "report"},
     "zoo": set(),
+    "recipes": set(),
     "hub": {"compare", "report", "errors", "files"},
     "demo": {"compare", "finetune", "training", "errors", "files"},
-    "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
+    "terminal": {"compare", "checkpoints", "data", "model", "pretraining", "sharing", "registry", "errors", "files"},
 }
 
 

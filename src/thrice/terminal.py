@@ -73,6 +73,13 @@ def _patterns() -> dict[str, str]:
     return dict(PATTERNS)
 
 
+def _recipes() -> dict[str, str]:
+    from thrice.pretraining import find_recipe, recipe_names
+
+    texts = {name: find_recipe(name).read_text(encoding="utf-8") for name in recipe_names()}
+    return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}
+
+
 def _zoo() -> dict[str, str]:
     from thrice.checkpoints import inspect, zoo_names
 
@@ -88,6 +95,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "objectives": _objectives,
     "patterns": _patterns,
     "presets": _presets,
+    "recipes": _recipes,
     "tasks": _tasks,
     "zoo": _zoo,
 }

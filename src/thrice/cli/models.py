@@ -159,7 +159,7 @@ def inspect(
 @app.command("list")
 def list_names(
     kind: Annotated[
-        str, typer.Argument(help="tasks, objectives, families, presets, patterns or zoo", show_default=False)
+        str, typer.Argument(help="tasks, objectives, recipes, families, presets, patterns or zoo", show_default=False)
     ],
     as_json: Json = False,
 ) -> None:

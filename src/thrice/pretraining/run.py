@@ -22,7 +22,8 @@ from thrice.objectives.base import Vocabulary
 from thrice.objectives.model import PretrainingModel, build_pretraining_model
 from thrice.pretraining import evaluation, timing, watch
 from thrice.pretraining.card import card
-from thrice.pretraining.recipe import Recipe, StageRecipe, to_toml
+from thrice.pretraining.recipe import Recipe, StageRecipe
+from thrice.pretraining.recipe_file import to_toml
 from thrice.pretraining.resharing import reshare
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.sharing.patterns import describe

@@ -35,6 +35,7 @@ from thrice.training.log import open_log, write_line
 from thrice.training.optim import build_optimizer, set_learning_rates
 from thrice.training.progress import Draw, drawing_budget
 from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
+from thrice.training.terms import ModelTerms, loss_of, together
 
 LOG = "pretrain.jsonl"
 
@@ -127,22 +128,6 @@ def fit_budget(
     return result
 
 
-class _Terms(nn.Module):
-    """The model's terms as a forward call: what Accelerate does to a model, it does to `forward`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model: Any = model
-
-    def forward(self, batch: Any) -> dict[str, tuple[Tensor, Any, float]]:
-        terms = self.model.terms(batch)
-        # A term that is only logged has no gradient: processes would wait for it in vain.
-        return {
-            name: (terms[name].total if terms[name].weight else terms[name].total.detach(), terms[name].count, w)
-            for name, w in sorted((name, term.weight) for name, term in terms.items())
-        }
-
-
 @dataclass(kw_only=True)
 class _Run:
     """What stays the same while a run lasts, and what a stage that changes the model makes anew."""
@@ -168,7 +153,9 @@ class _Run:
     def prepare(self, kept: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
         """Make optimiser and forward call for the model as it is; kept: parameter -> optimiser state to begin with."""
         self.accelerator.free_memory()
-        self.terms_of, prepared = self.accelerator.prepare(_Terms(self.model), build_optimizer(self.model, self.config))
+        self.terms_of, prepared = self.accelerator.prepare(
+            ModelTerms(self.model), build_optimizer(self.model, self.config)
+        )
         # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused.
         optimizer = prepared.optimizer
         optimizer.zero_grad()  # the caller may have left gradients
@@ -238,8 +225,8 @@ def _train_step(run: _Run, state: BudgetState, feed: Feed) -> None:
         batch = send_to_device(fed.batch, run.accelerator.device)
         at_hand.append(batch)
         terms = run.terms_of(batch)
-        sums, flops = _together(ranks, terms, float(run.model.flops(batch)), counts=fed.own > 0)
-        loss, value = _loss(terms, sums, ranks, counts=fed.own > 0)
+        sums, flops = together(ranks, terms, float(run.model.flops(batch)), counts=fed.own > 0)
+        loss, value = loss_of(terms, sums, ranks, counts=fed.own > 0)
         norm = run.stepper.take(loss, value, step=step, where=where, rate=rate)
     state.step, state.position = step, fed.position
     state.examples += fed.examples
@@ -273,48 +260,6 @@ def _train_step(run: _Run, state: BudgetState, feed: Feed) -> None:
         spent=(state.tokens, state.flops),
         seconds=seconds,
     )
-
-
-def _together(
-    ranks: Ranks, terms: Mapping[str, tuple[Tensor, Any, float]], flops: float, *, counts: bool
-) -> tuple[dict[str, tuple[float, float]], float]:
-    """Give name -> (total, count) of every term, and the operations of the step, added up over all processes.
-
-    counts: whether this process has a part of the batch.
-    """
-    numbers: list[float] = []
-    if terms:
-        device = next(iter(terms.values()))[0].device
-        flat = [part for total, count, _ in terms.values() for part in (total, count)]
-        # One wait for the device, not one per number.
-        numbers = torch.stack([torch.as_tensor(part, dtype=torch.float32, device=device) for part in flat]).tolist()
-    summed = ranks.sum([x if counts else 0.0 for x in (*numbers, flops)])
-    pairs = zip(summed[:-1:2], summed[1:-1:2], strict=True)
-    return dict(zip(terms, pairs, strict=True)), summed[-1]
-
-
-def _loss(
-    terms: Mapping[str, tuple[Tensor, Any, float]],
-    sums: Mapping[str, tuple[float, float]],
-    ranks: Ranks,
-    *,
-    counts: bool,
-) -> tuple[Tensor, float]:
-    """Give the loss to call backward on and its value over all processes.
-
-    Gradients are averaged over the processes afterwards: a process's part is divided by the count of all and taken as
-    often as there are processes, so that the average is the gradient of the whole.
-    """
-    parts, value = [], 0.0
-    for name, (total, _, weight) in terms.items():
-        if not weight:
-            continue
-        whole, count = sums[name]
-        parts.append(total * (weight * ranks.size * counts / max(count, 1e-30) if count else 0.0))
-        value += weight * whole / count if count else 0.0
-    if not parts:
-        raise TrainingError(f"the model gave no term to learn from, only {', '.join(terms) or 'none at all'}")
-    return torch.stack(parts).sum(), value
 
 
 def _close_line(run: _Run, state: BudgetState) -> None:

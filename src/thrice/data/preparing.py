@@ -7,6 +7,8 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -164,6 +166,7 @@ def in_processes(
     pool = ProcessPoolExecutor(
         processes, mp_context=context, initializer=_become_worker, initargs=(os.getpid(), preparation)
     )
+    others = multiprocessing.active_children()
     waiting: deque[tuple[int, Future[ShardRecord]]] = deque()
     try:
         for work in works:
@@ -180,6 +183,10 @@ def in_processes(
             "again, with fewer processes"
         ) from error
     finally:
+        # After an error or Ctrl-C nobody waits for shards in work; what they wrote so far is cleared by the next start.
+        for process in multiprocessing.active_children() if sys.exc_info()[0] else ():
+            if process not in others:
+                process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -189,6 +196,7 @@ _MAKER: list[Maker] = []
 def _become_worker(parent: int, preparation: Preparation) -> None:
     """Make ready to write shards, and do not outlive the process that asks for them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and says what becomes of this process
 
     def watch() -> None:
         while os.getppid() == parent:

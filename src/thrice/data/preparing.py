@@ -23,7 +23,7 @@ import numpy as np
 
 from thrice.data.sentences import sentence_spans
 from thrice.data.shards import Shard, ShardRecord, dtype_for, write_shard
-from thrice.data.words import word_tables
+from thrice.data.words import WordStarts
 from thrice.errors import DataError
 from thrice.files import write_json
 
@@ -85,7 +85,7 @@ class Maker:
         self.preparation = preparation
         # From its text in every process, this one too: unigram scores lose a last digit on the way.
         self.backend = tokenizers.Tokenizer.from_str(preparation.pipeline)
-        self.begins, self.ends = word_tables(self.backend)
+        self.word_starts = WordStarts(self.backend)
         # Inside a text a byte-level vocabulary has other tokens for words than at its beginning.
         self.joint = " " if '"ByteLevel"' in preparation.pipeline else ""
 
@@ -136,15 +136,12 @@ class Maker:
 
     def _shard(self, ids: np.ndarray, sizes: np.ndarray, owner: np.ndarray) -> Shard:
         borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        starts = self.begins[ids]
-        starts[1:] |= self.ends[ids[:-1]]
-        starts[borders[:-1]] = True
         per_document = np.unique(owner, return_counts=True)[1]
         return Shard(
             ids=ids.astype(dtype_for(self.preparation.vocab_size)),
             sentences=borders,
             documents=np.concatenate([[0], np.cumsum(per_document)]).astype(np.int64),
-            words=np.packbits(starts),
+            words=np.packbits(self.word_starts.find(ids, borders[:-1])),
         )
 
 

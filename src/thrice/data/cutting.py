@@ -62,7 +62,10 @@ def cut_singles(text: Text, *, room: int, short: float, draws: Draws) -> Cut:
             limit = start + _length(room, LEAST, short, draws)
             sentence = bisect.bisect_right(text.sentences, limit, sentence, last + 1) - 1
             stop = text.sentences[sentence]
-            stop = stop if stop > start else limit  # within a sentence
+            if stop - start < LEAST:
+                stop = limit  # within a sentence
+            if end - stop == 1 and stop - start > LEAST:
+                stop -= 1  # a token alone would be lost
             cut.spans.append((start, stop, 0, 0))
             start = stop
         cut.left["tokens_cut"] += end - start

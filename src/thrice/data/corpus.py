@@ -19,7 +19,7 @@ from typing import Any
 from thrice.data.documents import Source, documents_of, find_sources
 from thrice.data.preparing import Preparation, Work, digest_of, in_processes
 from thrice.data.seen import Seen
-from thrice.data.shards import FileRecord, Shard, ShardRecord, is_whole, open_shard, verify_shard
+from thrice.data.shards import KINDS, FileRecord, Shard, ShardRecord, is_whole, open_shard, verify_shard
 from thrice.data.tokenizer import Frame, Tokenizer
 from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json, write_json
@@ -28,21 +28,35 @@ from thrice.schema import misfits, newer_format
 
 FORMAT = 1
 """Of corpus.json; raised too where the same text would give other shards."""
-SPECIAL = ("cls", "sep", "unk", "pad", "mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRecord:
+    """What is written of a source, to know it again."""
+
+    name: str
+    """As the caller named it."""
+    bytes: int | None
+    """On the disk; None for a hub data set."""
+    changed_ns: int | None
+    """When it was last changed, in ns; None for a hub data set."""
+
+
+SPECIAL = ("cls", "sep", "unk", "mask", "pad")
 SKIPPED = ("duplicate", "empty", "too_short")
 WANTED: dict[str, Any] = {
     "tokenizer": {
         "fingerprint": str,
         "vocab_size": int,
-        "special_ids": dict[str, int],
-        "single": dict[str, list[int]],
-        "pair": dict[str, list[int]],
+        "special_ids": {"cls": int, "sep": int, "unk": int, "mask": int, "pad?": int},
+        "single": Frame,
+        "pair": Frame,
         "second_type": int,
     },
     "settings": {"shard_characters": int, "min_tokens": int},
     "counts": {"documents": int, "sentences": int, "tokens": int, "characters": int},
     "skipped": dict.fromkeys(SKIPPED, int),
-    "sources": list[dict[str, Any]],
+    "sources": list[SourceRecord],
     "shards": list[ShardRecord],
 }
 
@@ -179,7 +193,7 @@ def prepare_corpus(
     min_tokens: documents with fewer are left out and counted, as are empty ones and exact copies of an earlier one.
     processes: that tokenise; what is written does not depend on their number. progress: see `documents.documents_of`.
     Killed at any moment and called again, it reads the text again and tokenises the shards that are not finished yet.
-    In a folder with a corpus of the same sources and settings it does nothing.
+    In a folder with a corpus of the same sources and settings it makes files again that are missing or cut.
     Memory: the texts of 2 * processes + 1 shards, the longest document, and 16 bytes a document to know copies by
     (twice that while they are sorted).
     Raises DataError for sources without documents, a vocabulary without [MASK], or a folder with another corpus.
@@ -222,17 +236,23 @@ def _prepared(
     )
     skipped = dict.fromkeys(SKIPPED, 0)
     records: dict[int, ShardRecord] = {}
+    # Of a finished corpus a file may have to be made again; its text must not be another.
+    repairing = (folder / "corpus.json").exists()
 
     def missing() -> Iterator[Work]:
         for work in _works(documents_of(sources, progress), settings["shard_characters"], skipped):
             record = known.get(work.number)
             if record is not None and record.text == work.text and is_whole(folder, work.number, record):
                 records[work.number] = record
+            elif repairing and (record is None or record.text != work.text):
+                raise _other_corpus(folder, "another text: its sources were changed")
             else:
                 yield work
 
     for number, record in in_processes(preparation, missing(), processes=processes):
         records[number] = record
+    if repairing and len(records) < len(known):
+        raise _other_corpus(folder, "more text: its sources were cut")
     shards = [records[number] for number in range(len(records))]
     skipped["too_short"] = sum(record.too_short for record in shards)
     counts = {
@@ -245,7 +265,7 @@ def _prepared(
     content = head | {
         "counts": counts,
         "skipped": skipped,
-        "sources": [dataclasses.asdict(_stamp(source)) for source in sources],
+        "sources": [_stamp(source) for source in sources],
         "shards": [dataclasses.asdict(record) for record in shards],
     }
     write_json(folder / "corpus.json", content)
@@ -279,41 +299,38 @@ def _works(documents: Iterator[str], characters: int, skipped: dict[str, int]) -
 
 
 def _finished(folder: Path, head: dict[str, Any], sources: list[Source]) -> Corpus | dict[int, ShardRecord]:
-    """Give the corpus of a folder if it is this one, or else the finished shards by number."""
+    """Give the corpus of a folder if it is this one, or else the shards that are known, by number.
+
+    Raises DataError where the folder holds another corpus.
+    """
     if not (folder / "corpus.json").exists():
         return dict(_records(folder, _key(head)))
     content = _read(folder)
     differing = [key for key in head if content[key] != head[key]]
-    stamps = [dataclasses.asdict(_stamp(source)) for source in sources]
-    if _plain(content["sources"]) != _plain(stamps):
+    stamps = [_stamp(source) for source in sources]
+    if [_identity(stamp) for stamp in content["sources"]] != [_identity(stamp) for stamp in stamps]:
         differing.append("sources")
     if differing:
-        raise DataError(
-            f"{folder} holds a corpus with another {' and '.join(differing)}. - choose another folder, or remove this "
-            "one"
-        )
+        raise _other_corpus(folder, f"another {' and '.join(differing)}")
     shards = [record_of(record) for record in content["shards"]]
-    if all(is_whole(folder, number, record) for number, record in enumerate(shards)):
+    whole = all(is_whole(folder, number, record) for number, record in enumerate(shards))
+    if whole and [stamp["changed_ns"] for stamp in stamps] == [stamp["changed_ns"] for stamp in content["sources"]]:
         return Corpus.open(folder)
     return dict(enumerate(shards))
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+def _other_corpus(folder: Path, what: str) -> DataError:
+    return DataError(f"{folder} holds a corpus with {what}. - choose another folder, or remove this one")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stamp:
-    """What is written of a source."""
-
-    name: str
-    bytes: int | None
-    changed_ns: int | None
-
-
-def _stamp(source: Source) -> _Stamp:
+def _stamp(source: Source) -> dict[str, Any]:
     size, changed = source.stamp or (None, None)
-    return _Stamp(name=source.name, bytes=size, changed_ns=changed)
+    return dataclasses.asdict(SourceRecord(name=source.name, bytes=size, changed_ns=changed))
+
+
+def _identity(stamp: dict[str, Any]) -> tuple[str, int | None]:
+    """Give by what a source is known again: not by its folder or date, which a copy need not keep."""
+    return (str(stamp["name"]) if stamp["bytes"] is None else Path(stamp["name"]).name, stamp["bytes"])
 
 
 def _records(folder: Path, key: str) -> Iterator[tuple[int, ShardRecord]]:
@@ -358,6 +375,8 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def record_of(content: dict[str, Any]) -> ShardRecord:
     """Give a record out of JSON that was checked."""
+    if content["files"].keys() != set(KINDS):
+        raise DataError(f"a shard with the files {', '.join(content['files'])}, expected {', '.join(KINDS)}")
     files = {kind: FileRecord(**record) for kind, record in content["files"].items()}
     return ShardRecord(**{**content, "files": files})
 

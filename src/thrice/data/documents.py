@@ -6,6 +6,7 @@ A document is a string of paragraphs, one a line, without empty lines; it is cut
 from __future__ import annotations
 
 import glob
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from thrice.data.decoding import decoded
 from thrice.data.parquet import parquet_blocks
-from thrice.data.readers import DECODER, hub_set, names_a_hub_set
+from thrice.data.readers import hub_set, names_a_hub_set
 from thrice.data.streaming import raw_lines
 from thrice.errors import ConfigError, DataError, nearest
 
@@ -172,7 +173,7 @@ def _json_rows(path: Path, name: str) -> Rows:
         if not line.strip():
             continue
         try:
-            value = DECODER.decode(decoded(line, name, first_line=number).strip())
+            value = json.loads(decoded(line, name, first_line=number).strip())
         except (ValueError, RecursionError) as error:
             raise DataError(f"{name}: line {number} is no JSON object: {error}") from error
         if not isinstance(value, dict):

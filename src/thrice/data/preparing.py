@@ -7,6 +7,8 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -21,7 +23,7 @@ import numpy as np
 
 from thrice.data.sentences import sentence_spans
 from thrice.data.shards import Shard, ShardRecord, dtype_for, write_shard
-from thrice.data.words import word_tables
+from thrice.data.words import WordStarts
 from thrice.errors import DataError
 from thrice.files import write_json
 
@@ -83,7 +85,7 @@ class Maker:
         self.preparation = preparation
         # From its text in every process, this one too: unigram scores lose a last digit on the way.
         self.backend = tokenizers.Tokenizer.from_str(preparation.pipeline)
-        self.begins, self.ends = word_tables(self.backend)
+        self.word_starts = WordStarts(self.backend)
         # Inside a text a byte-level vocabulary has other tokens for words than at its beginning.
         self.joint = " " if '"ByteLevel"' in preparation.pipeline else ""
 
@@ -134,15 +136,12 @@ class Maker:
 
     def _shard(self, ids: np.ndarray, sizes: np.ndarray, owner: np.ndarray) -> Shard:
         borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        starts = self.begins[ids]
-        starts[1:] |= self.ends[ids[:-1]]
-        starts[borders[:-1]] = True
         per_document = np.unique(owner, return_counts=True)[1]
         return Shard(
             ids=ids.astype(dtype_for(self.preparation.vocab_size)),
             sentences=borders,
             documents=np.concatenate([[0], np.cumsum(per_document)]).astype(np.int64),
-            words=np.packbits(starts),
+            words=np.packbits(self.word_starts.find(ids, borders[:-1])),
         )
 
 
@@ -164,6 +163,7 @@ def in_processes(
     pool = ProcessPoolExecutor(
         processes, mp_context=context, initializer=_become_worker, initargs=(os.getpid(), preparation)
     )
+    others = multiprocessing.active_children()
     waiting: deque[tuple[int, Future[ShardRecord]]] = deque()
     try:
         for work in works:
@@ -180,6 +180,10 @@ def in_processes(
             "again, with fewer processes"
         ) from error
     finally:
+        # After an error or Ctrl-C nobody waits for shards in work; what they wrote so far is cleared by the next start.
+        for process in multiprocessing.active_children() if sys.exc_info()[0] else ():
+            if process not in others:
+                process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -189,6 +193,7 @@ _MAKER: list[Maker] = []
 def _become_worker(parent: int, preparation: Preparation) -> None:
     """Make ready to write shards, and do not outlive the process that asks for them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and says what becomes of this process
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -156,7 +156,8 @@ class Tokenizer:
             sep_token_id=vocabulary[hf.sep_token],
             unk_token_id=vocabulary[hf.unk_token],
             pad_token_id=hf.pad_token_id,
-            mask_token_id=hf.mask_token_id,
+            # Stock code makes up a mask behind the vocabulary where there is none.
+            mask_token_id=vocabulary.get(str(hf.mask_token)),
             vocab_size=largest + 1,
             single=single,
             pair=pair,
@@ -333,7 +334,7 @@ def _load(folder: Path, kind: str, files: dict[str, bytes]) -> tuple[PreTrainedT
                 hf = stock.from_pretrained(stage, **arguments)
         except (TypeError, ValueError) as error:
             raise DataError(f"{folder}: {kind} does not make a {CLASS_OF_FILE[kind]}: {error}") from error
-    return hf, vocabulary
+    return hf, {**settings["added_tokens.json"], **vocabulary}
 
 
 def _settings(folder: Path) -> dict[str, dict[str, Any]]:

@@ -162,35 +162,44 @@ def lay_out(pieces: Sequence[list[int]], tokenizer: Tokenizer, *, room: int, str
     return Laid(sequences=sequences, words=words, window=window, place=place_of, reach=spans[-1][1])
 
 
-def word_tables(backend: tokenizers.Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Give (begins, ends), (V,) bool: tokens that begin a word wherever they stand, and tokens that end one.
+class WordStarts:
+    """Finds where words begin in ids, by tables over the vocabulary and without the text.
 
-    A token of a sentence begins a word if it is the first, if `begins` says so or if `ends` does of the one before.
-    Words are those of `words_of`: also inside a sentencepiece text without spaces every Chinese character begins one.
+    Words are those of `words_of`: also inside a sentencepiece text without spaces every Chinese character is one.
     """
-    from tokenizers import models
 
-    size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
-    begins, ends = np.ones(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
-    model = backend.model
-    byte_level = isinstance(model, models.BPE) and "ByteLevel" in backend.to_str()
-    letters = _byte_letters() if byte_level else {}
-    for token, index in backend.get_vocab(with_added_tokens=False).items():
-        if not token:
-            continue
-        if isinstance(model, models.WordPiece):
-            begins[index] = not token.startswith(model.continuing_subword_prefix) or token == "##"
-            continue
-        if byte_level:
-            data = bytes(letters.get(letter, 63) for letter in token)
-            first, text = data[0], data.decode("utf-8", "ignore")
-            begins[index] = first >= 0xE0 or (first < 0x80 and (text[0].isspace() or _kind(text[0]) == "alone"))
-            ends[index] = bool(text) and _kind(text[-1]) == "alone"
-        else:
-            text = token.replace("\u2581", " ")
-            begins[index] = text[0].isspace() or _kind(text[0]) == "alone"
-            ends[index] = _kind(text[-1]) == "alone"
-    return begins, ends
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        from tokenizers import models
+
+        size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self._begins = np.ones(size, dtype=np.bool_)  # wherever they stand
+        self._ends = np.zeros(size, dtype=np.bool_)  # what follows begins a word
+        self._spaces = np.zeros(size, dtype=np.bool_)  # a space alone, which belongs to the word behind it
+        model = backend.model
+        letters = _byte_letters() if isinstance(model, models.BPE) and '"ByteLevel"' in backend.to_str() else None
+        for token, index in backend.get_vocab(with_added_tokens=False).items():
+            if isinstance(model, models.WordPiece):
+                self._begins[index] = not token.startswith(model.continuing_subword_prefix)
+            elif token:
+                first, text = 0, token.replace("\u2581", " ")
+                if letters is not None:
+                    data = bytes(letters.get(letter, ord("?")) for letter in token)
+                    first, text = data[0], data.decode("utf-8", "ignore")
+                kinds = [_kind(character) for character in (text[:1], text[-1:]) if character]
+                # Pieces of three and more bytes of UTF-8 are mostly Chinese; those of two go on with European words.
+                self._begins[index] = first >= 0xE0 or (first < 0x80 and kinds[0] != "inside")
+                self._ends[index] = bool(kinds) and kinds[-1] == "alone"
+                self._spaces[index] = text.isspace()
+
+    def find(self, ids: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """Give (n,) bool: where a word begins.
+
+        ids: (n,) of any integer type. firsts: (s,) places where a sentence begins, and therefore a word.
+        """
+        starts = self._begins[ids]
+        starts[1:] = (starts[1:] | self._ends[ids[:-1]]) & ~self._spaces[ids[:-1]]
+        starts[firsts] = True
+        return starts
 
 
 @functools.cache

@@ -20,8 +20,8 @@ def story(number: int, sentences: int) -> str:
     """Give a document of one paragraph in which each sentence begins with what the one before ended with."""
     said, subject = [], SUBJECTS[number % 8]
     for i in range(sentences):
-        thing = THINGS[(number * 5 + i * 3) % 8]
-        said.append(f"{subject}{VERBS[(number + i) % 6]}{thing}。")
+        thing = THINGS[(number // 48 + i * 3) % 8]
+        said.append(f"{subject}{VERBS[(number // 8 + i) % 6]}{thing}。")
         subject = thing
     return "".join(said)
 

@@ -13,7 +13,21 @@ from rich.console import Console
 from thrice import cli
 from thrice.cli import screen
 
-COMMANDS = ("compare", "demo", "fewshot", "finetune", "inspect", "list", "predict", "report", "share", "unshare")
+COMMANDS = (
+    "compare",
+    "corpus",
+    "demo",
+    "fewshot",
+    "finetune",
+    "inspect",
+    "list",
+    "predict",
+    "pretrain",
+    "report",
+    "share",
+    "unshare",
+    "vocabulary",
+)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -43,7 +57,7 @@ def test_every_command_explains_itself(
     assert "Usage" in out
 
 
-@pytest.mark.parametrize("kind", ["tasks", "objectives", "families", "presets", "patterns", "zoo"])
+@pytest.mark.parametrize("kind", ["tasks", "objectives", "recipes", "families", "presets", "patterns", "zoo"])
 def test_lists_print_their_names_as_json(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,12 +67,14 @@ def test_lists_print_their_names_as_json(
     assert names == sorted(names)
     known = {
         "tasks": "classification",
+        "objectives": "mlm",
+        "recipes": "electra-nano",
         "families": "roberta",
         "presets": "albert-tiny-zh",
         "patterns": "attention",
         "zoo": "albert-nano-zh",
     }
-    assert kind == "objectives" or known[kind] in names
+    assert known[kind] in names
 
 
 def test_inspect_accounts_for_every_tensor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

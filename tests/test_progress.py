@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thrice.model.packing import PackedBatch, pack
 from thrice.training import TrainingConfig, training_progress
-from thrice.training.progress import count_tokens
+from thrice.training.progress import budget_progress, count_tokens, drawing_budget
 
 
 def test_the_bar_shows_loss_rate_and_speed_and_changes_no_result(tmp_path: Path) -> None:
@@ -51,3 +51,28 @@ def test_no_bar_is_drawn_where_standard_error_is_no_terminal(
     monkeypatch.setattr(Progress, "add_task", lambda *_, **__: pytest.fail("a bar was drawn"))
     fit_ramp(tmp_path, TrainingConfig(epochs=1), [1.0], progress=None)
     assert capsys.readouterr().err == ""
+
+
+def test_the_bar_of_a_budget_shows_what_is_spent_each_term_and_the_speed() -> None:
+    text = io.StringIO()
+    with budget_progress(Console(file=text, force_terminal=True, width=240)) as bar:
+        with drawing_budget(bar, unit="tokens", total=4000) as draw:
+            draw(done=1000)
+            task = bar.tasks[0]
+            assert (task.completed, task.total) == (1000, 4000)
+            for loss in (6.0, 4.0):
+                draw(
+                    stage="stage 1/2 mlm",
+                    done=2000,
+                    terms={"mlm": loss},
+                    lr=1e-3,
+                    tokens=100,
+                    spent=(1_500_000, 2.5e12),
+                    seconds=0.5,
+                )
+            assert task.description == "stage 1/2 mlm"
+            for part in ("1.50M tokens", "2.50e+12 FLOPs", "mlm 5.900", "lr 1.0e-03", "200 tokens/s"):
+                assert part in task.fields["status"], part
+            draw(stage="s", done=3000, terms={"rtd": 0.5}, lr=1e-3, tokens=1, spent=(1, 1.0), seconds=0.5)
+            assert "mlm" not in task.fields["status"]
+        assert not bar.tasks

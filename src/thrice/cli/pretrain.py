@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,40 +77,35 @@ def pretrain(
     leave()
 
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(help="Files (.txt, .jsonl, .parquet, .gz), globs, or hub sets NAME@SPLIT.", show_default=False),
+]
+Column = Annotated[str | None, typer.Option(help="Of the text, in jsonl, parquet and hub sets, if not obvious.")]
+
+
 @app.command()
 def corpus(
-    sources: Annotated[
-        list[str],
-        typer.Argument(help="Text files, globs, folders of them, or hub sets NAME@SPLIT.", show_default=False),
-    ],
+    sources: Sources,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the corpus; a second start goes on.")],
     tokenizer: Annotated[str, typer.Option(help="Folder, hub id or zoo:NAME whose vocabulary is used.")],
-    column: Annotated[str | None, typer.Option(help="Of the text, in jsonl, parquet and hub sets.")] = None,
+    column: Column = None,
     min_tokens: Annotated[int, typer.Option(help="Shorter documents are left out and counted.")] = 8,
     processes: Annotated[int, typer.Option(help="That tokenise; the result does not depend on it.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Prepare text for pre-training: one paragraph a line, an empty line between documents; also jsonl, parquet, .gz.
+    """Prepare text for pre-training: one paragraph a line, an empty line between documents.
 
-    Exact copies of a document are left out. Killed and started again, it keeps what is finished.
+    Exact copies of a document are left out and counted. Killed and started again, it keeps what is finished.
     """
-    from rich.progress import Progress
-
     from thrice.data.corpus import prepare_corpus
     from thrice.pretraining import named_tokenizer
 
     refuse_several("thrice corpus", "say --processes instead")
     words = named_tokenizer(tokenizer)
-    with resumable(), Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as bar:
-        line = bar.add_task("reading", total=None)
+    with resumable(), _reading() as progress:
         made = prepare_corpus(
-            sources,
-            words,
-            folder,
-            column=column,
-            min_tokens=min_tokens,
-            processes=processes,
-            progress=lambda done, total: bar.update(line, completed=done, total=total or None),
+            sources, words, folder, column=column, min_tokens=min_tokens, processes=processes, progress=progress
         )
     facts = {**made.facts["counts"], "skipped": made.facts["skipped"], "shards": made.num_shards, "folder": str(folder)}
     if as_json:
@@ -116,4 +113,42 @@ def corpus(
         return
     counts = ", ".join(f"{value:,} {name}" for name, value in made.facts["counts"].items())
     left = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in made.facts["skipped"].items() if value)
-    screen.out.print(f"{folder}: {counts}" + (f"; left out: {left}" if left else ""), markup=False, highlight=False)
+    _say(f"{folder}: {counts}" + (f"; left out: {left}" if left else ""))
+
+
+@app.command()
+def vocabulary(
+    sources: Sources,
+    folder: Annotated[Path, typer.Option("--out", help="New folder of the vocabulary.")],
+    kind: Annotated[str, typer.Option(help="wordpiece (BERT) or unigram (ALBERT).")] = "wordpiece",
+    size: Annotated[int, typer.Option(help="Tokens at most, special ones included.")] = 21_128,
+    lowercase: Annotated[bool, typer.Option(help="Letters in small, without accents.")] = True,
+    column: Column = None,
+    as_json: Json = False,
+) -> None:
+    """Train a vocabulary on text; thrice corpus, recipes and stock transformers take its folder as a tokenizer."""
+    from thrice.data.vocabulary_training import train_vocabulary
+
+    refuse_several("thrice vocabulary", "start it alone")
+    with resumable(), _reading() as progress:
+        made = train_vocabulary(
+            sources, folder, kind=kind, vocab_size=size, lowercase=lowercase, column=column, progress=progress
+        )
+    if as_json:
+        print(json.dumps({"folder": str(folder), "tokens": made.vocab_size, "fingerprint": made.fingerprint}))
+        return
+    _say(f"{folder}: {made.vocab_size:,} tokens; use it with --tokenizer {folder}")
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[Callable[[int, int], None]]:
+    """Show how much of some files is read; yields the function to call with bytes read and bytes in all."""
+    from rich.progress import Progress
+
+    with Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as bar:
+        line = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total or None)
+
+
+def _say(line: str) -> None:
+    screen.out.print(line, markup=False, highlight=False, soft_wrap=True)

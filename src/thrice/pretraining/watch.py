@@ -14,7 +14,7 @@ NEAR_UNIGRAM = 0.85
 """Of the unigram entropy: above it a masked-language model has learned little more than frequencies. Measured: the
 plateau of small Chinese models lies near 5.9 nats, and a model that has begun to use context falls through 5.5."""
 STANDS = 0.03
-"""Relative fall since half the budget spent so far, below which a loss is said to stand."""
+"""Relative fall over the last quarter of what is spent so far, below which a loss is said to stand."""
 RISE = 0.3
 """Nats by which a loss above its best of the same stage says that the run broke."""
 PAIR_CHANCE = 0.55
@@ -93,16 +93,15 @@ def on_plateau(records: Sequence[Record], facts: Mapping[str, float], name: str)
     """Whether a loss stands near what frequencies alone would give.
 
     It must lie between NEAR_UNIGRAM and 2 - NEAR_UNIGRAM times the unigram entropy and have fallen by less than STANDS
-    since half of what is spent so far, in evaluations of the same stage; before PLATEAU_SHARE of the budget it is too
+    over the last quarter of what is spent so far, within one stage; before PLATEAU_SHARE of the budget it is too
     early to tell.
     """
     last = records[-1]
     if name not in last["held_out"] or last["share"] < PLATEAU_SHARE:
         return False
     now = last["held_out"][name]
-    earlier = [r for r in records if r["stage"] == last["stage"] and r["share"] <= last["share"] / 2]
-    before = earlier[-1]["held_out"][name] if earlier else records[0]["held_out"].get(name, math.inf)
-    stands = now > before * (1 - STANDS) if len(records) > 1 else True
+    earlier = [r for r in records if r["stage"] == last["stage"] and r["share"] <= 0.75 * last["share"]]
+    stands = bool(earlier) and now > earlier[-1]["held_out"][name] * (1 - STANDS)
     entropy = facts["unigram_entropy"]
     return bool(NEAR_UNIGRAM * entropy < now < (2 - NEAR_UNIGRAM) * entropy and stands)
 
@@ -128,7 +127,7 @@ def verdict(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, 
     for name in ("mlm_accuracy", "mpn_accuracy", "all_token_mlm_accuracy", "generator_accuracy"):
         if name in held and not held[name] > chance:
             reasons.append(
-                f"{name} is {held[name]:.1%} on text that was not trained on, no more than twice the "
+                f"{name} is {held[name]:.1%} on the evaluated text, no more than twice the "
                 f"{facts['most_frequent']:.1%} of always saying the most frequent token"
             )
     reasons += [

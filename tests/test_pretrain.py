@@ -279,11 +279,19 @@ def test_a_run_begins_with_a_checkpoint_and_its_head_and_goes_on_from_there(
     assert "begun from `" in (place / "further" / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_checkpoint_that_the_stages_do_not_fit_is_refused(albert: tuple[Path, dict[str, Any]]) -> None:
+    place = albert[0]
+    stages = [{"max_length": 80, "objectives": ["mlm"], "sharing": "cycle=7"}]
+    content = content_of(place, stages=stages) | {"model": {"from": str(place / "out")}}
+    with pytest.raises(ConfigError, match=r"80 is more than the model's 64 positions; stages\[1\]\.sharing: .*cycle=K"):
+        pretrain(recipe_of(content, name="r"), place / "never")
+
+
 def test_unsharing_midway_changes_no_output_and_carries_the_moments(tmp_path: Path) -> None:
     materials = running.prepare(tiny_recipe(tmp_path))
     model = materials.model
     stored = model.encoder.parameter_counts()[0]
-    examples, _ = next(running._stream(materials.train, materials.recipe, 1).batches())
+    examples, _ = next(running.stream_of(materials.train, materials.recipe, 1).batches())
     batch = model.make_batch(examples, seed=0)
     before = model.eval().loss(batch)
     sources = reshare(model, "none")

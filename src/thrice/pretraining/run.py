@@ -73,7 +73,7 @@ def _pretrain(
         tell(line)
     if (run / "resume").exists():
         tell(f"going on with the run in {run}")
-    accelerator = join_accelerator(unused=True)
+    accelerator = join_accelerator()
     unit, amount = _budget(materials, streams, run, ranks, accelerator.device, tell)
     samples = _samples(materials)
     facts = evaluation.frequencies(materials.train)
@@ -113,6 +113,7 @@ def _stages(
     materials: Materials, streams: Sequence[Callable[[], SegmentStream]], tell: Callable[[str], None]
 ) -> list[Stage]:
     recipe, model = materials.recipe, materials.model
+    names = {objective.name for objective in model.objectives}
     stages, end = [], 0.0
     for number, (stage, share) in enumerate(zip(recipe.stages, recipe.shares, strict=True)):
         end = 1.0 if number + 1 == len(recipe.stages) else end + share
@@ -123,6 +124,8 @@ def _stages(
                 batches=partial(_batches, streams[number]),
                 make_batch=partial(model.make_batch, seed=recipe.seed, objectives=stage.objectives),
                 lengths=lambda examples: [len(example.input_ids) for example in examples],
+                # A model has the heads and towers that its objectives train, and no others.
+                leaves_unused=set(stage.objectives) != names,
                 enter=partial(reshare, model, stage.sharing, tell),
             )
         )

@@ -124,6 +124,8 @@ class Stage:
     and draws from no global generator."""
     lengths: Callable[[Sequence[Any]], Sequence[int]]
     """Examples -> tokens of each."""
+    leaves_unused: bool = True
+    """Whether there may be parameters that its loss does not depend on; several processes have to look for them."""
     enter: Callable[[], Mapping[str, Sequence[str]] | None] = lambda: None
     """Changes the model when the stage begins, and gives new parameter -> parameters of before whose optimiser state
     it takes over (of several, the mean); one that is not named keeps its own. None where the model stays as it is."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
+from accelerate.utils import DistributedDataParallelKwargs, send_to_device
 from rich.progress import Progress
 from torch import Tensor, nn
 
@@ -73,7 +73,7 @@ def fit_budget(
     before the first stage. Seeds the global generators. Errors and signals: as `fit`.
     """
     folder = Path(folder)
-    accelerator = accelerator or join_accelerator(unused=True)
+    accelerator = accelerator or join_accelerator()
     check_accelerator(accelerator)
     ranks = Ranks.connected()
     if restart and ranks.main:
@@ -92,7 +92,7 @@ def fit_budget(
     folder.mkdir(parents=True, exist_ok=True)
     run = _Run(model=model, config=config, stages=stages, folder=folder, accelerator=accelerator, ranks=ranks, who=who)
     run.evaluate = evaluate
-    run.prepare()
+    run.prepare(stages[0 if before is None else before.stage])
     state = resume.load_run(folder, kind=BudgetState, **run.where()) or BudgetState()
     with (
         interruptible() as request,
@@ -150,9 +150,12 @@ class _Run:
             every_steps=self.config.save_every_steps, seconds=self.config.save_seconds, ranks=self.ranks
         )
 
-    def prepare(self, kept: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
+    def prepare(self, stage: Stage, kept: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
         """Make optimiser and forward call for the model as it is; kept: parameter -> optimiser state to begin with."""
         self.accelerator.free_memory()
+        ways = self.accelerator.ddp_handler or DistributedDataParallelKwargs()
+        ways.find_unused_parameters = stage.leaves_unused
+        self.accelerator.ddp_handler = ways
         self.terms_of, prepared = self.accelerator.prepare(
             ModelTerms(self.model), build_optimizer(self.model, self.config)
         )
@@ -327,13 +330,14 @@ def _close_stage(run: _Run, state: BudgetState, *, last: bool) -> None:
     _log(run, {"event": "stage", **record})
     if last:
         return
+    old, stage = run.stages[state.stage : state.stage + 2]
     state.stage, state.position = state.stage + 1, None
     held = {
         name: run.stepper.optimizer.state.get(p, {}) for name, p in resume.trained_by(run.stepper.optimizer).items()
     }
-    sources = run.stages[state.stage].enter()
-    if sources is not None:
-        run.prepare(_carried(held, sources))
+    sources = stage.enter()
+    if sources is not None or (run.ranks.size > 1 and stage.leaves_unused != old.leaves_unused):
+        run.prepare(stage, _carried(held, sources or {}))
 
 
 def _carried(

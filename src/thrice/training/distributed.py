@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedDataParallelKwargs, DistributedType, parse_flag_from_env
+from accelerate.utils import DistributedType, parse_flag_from_env
 from torch import Tensor, distributed
 
 from thrice.errors import TrainingError
@@ -59,16 +59,10 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-def join_accelerator(*, unused: bool = False) -> Accelerator:
-    """Give an accelerator over this machine's GPU, else its CPU, and over all processes that were started together.
-
-    unused: whether there may be parameters that a step does not use, such as those of a head that is trained later.
-    """
+def join_accelerator() -> Accelerator:
+    """Give an accelerator over this machine's GPU, else its CPU, and over all processes that were started together."""
     join()
-    if launched() == 1:
-        return Accelerator()
-    ways = [DistributedDataParallelKwargs(find_unused_parameters=True)] if unused else []
-    return Accelerator(cpu=_on_cpu(), kwargs_handlers=ways)
+    return Accelerator(cpu=_on_cpu()) if launched() > 1 else Accelerator()
 
 
 def problems_of(accelerator: Accelerator) -> Iterator[str]:

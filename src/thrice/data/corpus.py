@@ -194,8 +194,8 @@ def prepare_corpus(
     processes: that tokenise; what is written does not depend on their number. progress: see `documents.documents_of`.
     Killed at any moment and called again, it reads the text again and tokenises the shards that are not finished yet.
     In a folder with a corpus of the same sources and settings it makes files again that are missing or cut.
-    Memory: the texts of 2 * processes + 1 shards, the longest document, and 16 bytes a document to know copies by
-    (twice that while they are sorted).
+    Memory: the texts of 2 * processes + 1 shards, the longest document, and 16 bytes a document to know copies by (40
+    while they are sorted).
     Raises DataError for sources without documents, a vocabulary without [MASK], or a folder with another corpus.
     """
     folder = Path(folder)

@@ -28,8 +28,7 @@ class Seen:
             self._recent.clear()
             # Runs double in length, as the digits of a number do: few to look in, and each digest is sorted rarely.
             while len(self._runs) > 1 and len(self._runs[-2]) <= len(self._runs[-1]):
-                last = self._runs.pop()
-                self._runs[-1] = _sorted(np.concatenate([self._runs[-1], last]))
+                self._runs.append(_sorted(np.concatenate([self._runs.pop(), self._runs.pop()])))
         return False
 
     def __len__(self) -> int:
@@ -38,7 +37,7 @@ class Seen:
 
 def _sorted(digests: np.ndarray) -> np.ndarray:
     """Give (n, 2) digests in the order of their first half, in this machine's byte order."""
-    native = digests.astype(np.uint64)
+    native = digests.astype(np.uint64, copy=False)
     return native[np.argsort(native[:, 0], kind="stable")]
 
 

@@ -143,8 +143,15 @@ def _unigram(texts: Iterator[str], vocab_size: int, lowercase: bool) -> PreTrain
     from transformers import AlbertTokenizer
 
     def stock(pieces: Sequence[tuple[str, float]]) -> PreTrainedTokenizerFast:
-        names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "bos_token": "[CLS]", "eos_token": "[SEP]"}
-        return AlbertTokenizer(vocab=list(pieces), do_lower_case=lowercase, **names)  # type: ignore[arg-type]
+        return AlbertTokenizer(
+            vocab=list(pieces),
+            do_lower_case=lowercase,
+            keep_accents=not lowercase,
+            unk_token="[UNK]",
+            pad_token="[PAD]",
+            bos_token="[CLS]",
+            eos_token="[SEP]",
+        )
 
     backend = stock([(token, 0.0) for token in SPECIAL]).backend_tokenizer
     trainer = UnigramTrainer(

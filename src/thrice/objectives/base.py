@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -87,14 +87,6 @@ class Vocabulary:
     def ordinary(self) -> np.ndarray:
         """All ids but the special ones, int64, ascending."""
         return np.setdiff1d(np.arange(self.num_tokens, dtype=np.int64), np.array(self.special_ids, dtype=np.int64))
-
-
-class Part(Protocol):
-    """What one objective made of a batch."""
-
-    def to(self, device: torch.device | str) -> Any:
-        """Give the same part on a device."""
-        ...
 
 
 P = TypeVar("P")

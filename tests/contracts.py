@@ -12,8 +12,12 @@ import torch
 
 from thrice.checkpoints import load_any
 from thrice.data.readers import Table
+from thrice.data.segments import PretrainingExample
 from thrice.data.tokenizer import Tokenizer
 from thrice.finetune import save_model
+from thrice.model.encoder import Encoder
+from thrice.objectives.base import loss_of
+from thrice.objectives.model import PretrainingModel
 from thrice.predict import load_model
 from thrice.tasks.base import Task, TaskModel
 
@@ -120,3 +124,59 @@ def _learns_one_batch(model: TaskModel, data: Any) -> None:
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
+
+
+def objective_contract(model: PretrainingModel, examples: Sequence[PretrainingExample]) -> None:
+    """Run the contract of a pre-training objective on a model that has it alone, in eval mode, and some examples."""
+    (objective,) = model.objectives
+    assert objective.summary
+    assert objective.source
+    batch = model.make_batch(examples, seed=1)
+    terms = model.terms(batch)
+    assert objective.name in terms
+    assert terms[objective.name].weight > 0
+    for name, term in terms.items():
+        assert term.total.shape == (), name
+        assert term.total.dtype == torch.float32, name
+        assert torch.isfinite(term.mean), name
+        fraction = name.endswith(("accuracy", "auc", "fraction"))
+        assert not fraction or (0 <= term.mean <= 1 and term.weight == 0), name
+    assert isinstance(model.flops(batch), int)
+
+    _special_tokens_stay(model, examples)
+    _chance_is_the_examples_own(model, examples)
+
+    model.zero_grad()
+    loss_of(terms).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert set(model.layer_depths()) == {name for name, _ in model.named_parameters()}
+
+
+def _special_tokens_stay(model: PretrainingModel, examples: Sequence[PretrainingExample]) -> None:
+    seen = []
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            module.register_forward_pre_hook(lambda _, given: seen.append(given[0].input_ids))
+    batch = model.make_batch(examples, seed=1)
+    model.terms(batch)
+    assert seen
+    special = torch.isin(batch.clean.input_ids, torch.tensor([2, 3]))
+    assert special.sum() >= 2 * len(examples)
+    for ids in seen:
+        assert torch.equal(ids[special], batch.clean.input_ids[special])
+
+
+def _chance_is_the_examples_own(model: PretrainingModel, examples: Sequence[PretrainingExample]) -> None:
+    """Parts of a batch, in any order, add up to the whole; the same seed gives the same and another one does not."""
+    with torch.no_grad():
+        whole = model.terms(model.make_batch(examples, seed=1))
+        same = model.terms(model.make_batch(examples, seed=1))
+        other = model.terms(model.make_batch(examples, seed=2))
+        shared_out = [examples[::-1][:2], examples[::-1][2:]]
+        parts = [model.terms(model.make_batch(part, seed=1)) for part in shared_out]
+    for name, term in whole.items():
+        assert torch.equal(term.total, same[name].total), name
+        assert abs(float(sum(part[name].total for part in parts)) - float(term.total)) < 1e-3, name
+        assert abs(float(sum(part[name].count for part in parts)) - float(term.count)) < 1e-3, name
+    if model.objectives[0].pairs is None:
+        assert not torch.equal(whole[model.objectives[0].name].total, other[model.objectives[0].name].total)

@@ -194,7 +194,7 @@ def test_the_norm_of_the_last_layer_is_the_one_that_autograd_finds() -> None:
         logits = row @ table.T + torch.arange(9) / 4
         loss = torch.nn.functional.cross_entropy(logits, targets[number : number + 1])
         (gradient,) = torch.autograd.grad(loss, table)
-        found = thrice.objectives.mpn._last_layer_norms(logits.detach(), row, loss.detach().unsqueeze(0))
+        found = thrice.objectives.mpn._last_layer_norms(logits, row, loss.unsqueeze(0), targets[[number]])
         assert found.item() == pytest.approx(gradient.square().sum().item(), rel=1e-5)
 
 

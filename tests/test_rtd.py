@@ -17,7 +17,6 @@ from test_mlm import padded, stock_inputs
 from thrice.checkpoints import save
 from thrice.data.segments import generator_of
 from thrice.errors import ConfigError
-from thrice.model.encoder import Encoder
 from thrice.model.presets import PRESETS
 from thrice.objectives.all_token_mlm import AllTokenMLM
 from thrice.objectives.base import loss_of
@@ -27,10 +26,12 @@ from thrice.objectives.model import PretrainingBatch, PretrainingModel
 from thrice.objectives.nsp import NextSentence
 from thrice.objectives.rtd import ReplacedTokenDetection
 from thrice.objectives.sampling import blocks_of, ordered_pairs, sample_tokens, sampling_noise
+from thrice.sharing import unshare
 
 
-def built(**options: Any) -> tuple[PretrainingModel, PretrainingBatch]:
-    model = tiny_model("electra", [ReplacedTokenDetection(**{"rate": 0.3, "size": 0.75, **options})])
+def built(pattern: str = "none", **options: Any) -> tuple[PretrainingModel, PretrainingBatch]:
+    objective = ReplacedTokenDetection(**{"rate": 0.3, "size": 0.75, **options})
+    model = tiny_model("electra", [objective], pattern=pattern)
     return model, model.make_batch(examples(), seed=1)
 
 
@@ -88,14 +89,13 @@ def test_tied_tables_are_one_tensor_and_only_they() -> None:
     assert len(list(apart.parameters())) == len(list(model.parameters())) + 5
 
 
-def test_a_new_main_encoder_is_tied_again() -> None:
-    model, batch = built()
-    model.replace_encoder(Encoder(model.config, heads=["rtd"], generator=torch.Generator().manual_seed(9)))
+def test_tables_stay_tied_where_sharing_changes_midway() -> None:
+    model, batch = built(pattern="all")
     generator: Any = model.towers["generator"]
+    unshare(model.encoder)
+    assert model.encoder.config.num_ffn_blocks == 4
     assert generator.embeddings.word_embeddings is model.encoder.embeddings.word_embeddings
-    model.terms(batch)
-    with pytest.raises(ConfigError, match="lacks the heads rtd"):
-        model.replace_encoder(Encoder(model.config))
+    model.loss(batch).backward()
 
 
 def test_samples_stand_at_all_chosen_places_and_replaced_means_different() -> None:

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from thrice.data.segments import PretrainingExample
 from thrice.errors import ConfigError
 from thrice.model.flops import head_flops, packed_flops
 from thrice.model.packing import PackedBatch
+from thrice.model.parts import is_plain_float_on_cpu
 
 if TYPE_CHECKING:
     from thrice.objectives.model import PretrainingModel
@@ -88,14 +89,6 @@ class Vocabulary:
         return np.setdiff1d(np.arange(self.num_tokens, dtype=np.int64), np.array(self.special_ids, dtype=np.int64))
 
 
-class Part(Protocol):
-    """What one objective made of a batch."""
-
-    def to(self, device: torch.device | str) -> Any:
-        """Give the same part on a device."""
-        ...
-
-
 P = TypeVar("P")
 
 
@@ -154,9 +147,6 @@ class Objective(ABC):
     def equip(self, model: PretrainingModel, generator: torch.Generator) -> None:
         """Add heads and towers that are not there yet, with weights that the generator draws."""
 
-    def connect(self, model: PretrainingModel) -> None:  # noqa: B027  # most have nothing to tie
-        """Tie what the towers share with the main encoder; called again where that is replaced."""
-
     @abstractmethod
     def corrupt(
         self, examples: Sequence[PretrainingExample], clean: PackedBatch, *, seed: int, vocabulary: Vocabulary
@@ -192,7 +182,11 @@ def predicted(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     logits: (N, V). targets: (N,). In float32, whatever the logits come in.
     """
     losses = F.cross_entropy(logits.float(), targets, reduction="none")
-    return losses, logits.detach().argmax(1) == targets
+    with torch.no_grad():
+        if is_plain_float_on_cpu(logits):
+            # Where no two logits are equal this is the same, at a tenth of the time of torch's arg-max on a CPU.
+            return losses, logits.gather(1, targets.unsqueeze(1)).squeeze(1) >= logits.amax(1)
+        return losses, logits.argmax(1) == targets
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,11 @@ class ReplacingObjective(Objective):
 
     def equip(self, model: PretrainingModel, generator: torch.Generator) -> None:
         config = generator_config(model.config, self.size)
-        model.towers[TOWER] = Encoder(config, heads=("mlm",), generator=generator)
-
-    def connect(self, model: PretrainingModel) -> None:
+        tower = Encoder(config, heads=("mlm",), generator=generator)
         if self.embeddings == "tied":
             for table in TABLES:
-                setattr(generator_of_model(model).embeddings, table, getattr(model.encoder.embeddings, table))
+                setattr(tower.embeddings, table, getattr(model.encoder.embeddings, table))
+        model.towers[TOWER] = tower
 
     def corrupt(
         self, examples: Sequence[PretrainingExample], clean: PackedBatch, *, seed: int, vocabulary: Vocabulary

@@ -118,17 +118,6 @@ class PretrainingModel(nn.Module):
             for i, objective in enumerate(self._in_order(batch))
         )
 
-    def replace_encoder(self, encoder: Encoder) -> None:
-        """Put another main encoder in place, as where sharing changes midway, and tie the towers to it again.
-
-        Raises ConfigError where it lacks a head that an objective trains.
-        """
-        if missing := set(self.encoder.heads) - set(encoder.heads):
-            raise ConfigError(f"the new encoder lacks the heads {', '.join(sorted(missing))} of the old one")
-        self.encoder = encoder
-        for objective in self.objectives:
-            objective.connect(self)
-
     def layer_depths(self) -> dict[str, int]:
         """Give parameter name -> depth for layer-wise decay: 0 embeddings, 1..N by the last call, N + 1 heads.
 
@@ -247,7 +236,6 @@ def build_pretraining_model(
     model = PretrainingModel(encoder, objectives, vocabulary=vocabulary)
     for objective in objectives:
         objective.equip(model, _generator(seed, objective.name))
-        objective.connect(model)
     for head in set(encoder.heads) - model.trained_heads:
         del encoder.heads[head]
     return model

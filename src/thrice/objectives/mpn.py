@@ -211,7 +211,7 @@ class MaskProposal(Objective):
         return Chosen(part.places[taken.to(device)], owner, log_q, weights)
 
     def outcome(self, model: PretrainingModel, part: Candidates, clean: PackedBatch, states: Tensor | None) -> Outcome:
-        """Give mpn, the weighted loss; mpn_accuracy, weighted alike; proposal and proposal_baseline, whose sum the
+        """Give mpn, the weighted loss; mpn_accuracy, a weighted mean; proposal and proposal_baseline, whose sum the
         proposal lowers; effective_sample, (sum of weights)^2 / (B times the sum of squares) with B in place of the sum;
         and second_moment: of the weighted gradients' G over that of uniform masks, estimated from the same draws.
         """
@@ -226,14 +226,14 @@ class MaskProposal(Objective):
         weights, count = chosen.weights, float(sum(k > 0 for k in part.sizes))
         means = share * self._sums(losses, chosen, len(share))
         hits = share * self._sums(right.float(), chosen, len(share))
-        bounds = _last_layer_norms(logits.detach(), rows.detach(), losses.detach())
+        bounds = _last_layer_norms(logits, rows, losses, targets)
         norms = share**2 * self._sums(bounds, chosen, len(share))
         squares = weights**2 * norms
         log_q = chosen.log_q.to(rows.device, torch.float32)
         present = torch.tensor([float(k > 0) for k in part.sizes], device=rows.device)
         terms = {
             "mpn": Term((weights * means).sum(), count, self.weight),
-            "mpn_accuracy": Term((weights * hits).sum(), count),
+            "mpn_accuracy": Term((weights * hits).sum(), (present * weights).sum()),
             "proposal": Term(-(squares * log_q).sum(), squares.sum(), self.proposal_weight),
             "proposal_baseline": Term((present * log_q).sum(), count, self.proposal_weight),
             "effective_sample": Term(present.sum(), (present * weights**2).sum()),
@@ -260,13 +260,16 @@ def _proposal_of(model: PretrainingModel) -> Proposal:
     return tower
 
 
-def _last_layer_norms(logits: Tensor, rows: Tensor, losses: Tensor) -> Tensor:
-    """Give (N,): |softmax - onehot|^2 |row|^2. logits: (N, V). rows: (N, H). losses: (N,) cross entropies.
+@torch.no_grad()
+def _last_layer_norms(logits: Tensor, rows: Tensor, losses: Tensor, targets: Tensor) -> Tensor:
+    """Give (N,): |softmax - onehot|^2 |row|^2, without a gradient.
 
-    |softmax - onehot|^2 = sum of p^2 - 2 p_target + 1, and log(sum of p^2) = logsumexp(2 z) - 2 logsumexp(z).
+    logits: (N, V). rows: (N, H). losses: (N,) cross entropies. targets: (N,).
+    |softmax - onehot|^2 = sum of p^2 - 2 p_target + 1; the loss gives p_target and the sum that p was divided by.
     """
-    collision = ((2 * logits).logsumexp(1) - 2 * logits.logsumexp(1)).exp()
-    return (collision - 2 * (-losses).exp() + 1).clamp_min(0) * rows.float().square().sum(1)
+    log_sum = losses + logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+    squared = torch.linalg.vector_norm((logits - log_sum.unsqueeze(1)).exp_(), dim=1) ** 2
+    return (squared - 2 * (-losses).exp() + 1).clamp_min(0) * rows.float().square().sum(1)
 
 
 PLUGIN = MaskProposal

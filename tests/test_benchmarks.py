@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,20 @@ def test_a_step_of_every_task_is_measured_against_the_same_head_on_stock_classes
     assert found["stock"]["median"] > 0
     assert found["padding_ratio"] >= 1
     assert ("careful" in found) is (name in ("reading", "fewshot"))
+
+
+def test_processor_time_leaves_out_what_others_took_and_wants_one_thread(
+    few_rows: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert few_rows.seconds_by(time.process_time, lambda: time.sleep(0.2)) < 0.1
+    assert few_rows.seconds_by(time.perf_counter, lambda: time.sleep(0.2)) >= 0.19
+    with pytest.raises(SystemExit, match="2"):
+        few_rows.main(["--cpu-time", "--threads", "2"])
+    assert "--threads 1" in capsys.readouterr().err
+    few_rows.main(
+        ["--cpu-time", "--parts", "training", "--tasks", "tagging", "--rounds", "1", "--batch-size", "2", "--threads=1"]
+    )
+    assert "1 threads, processor time" in capsys.readouterr().out
 
 
 def test_a_profile_says_what_could_be_won_at_most(few_rows: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,20 +81,20 @@ class Scenario:
 def scenarios(checkpoint: str, reviews: str) -> list[Scenario]:
     """Give the scenarios of the suite."""
 
-    def tune(room: Path, *, every: int | None = None, restart: bool = False, epochs: int = 2) -> None:
+    def tune(room: Path, *, every: int | None = None, restart: bool = False, epochs: int = 2, **more: Any) -> None:
         finetune(
             checkpoint,
             room / "out",
             source=DataSource(data=reviews),
             task_name="classification",
             options={"max_length": 24},
-            training=TRAINING | {"save_every_steps": every, "epochs": epochs},
+            training=TRAINING | {"save_every_steps": every, "epochs": epochs} | more,
             restart=restart,
         )
 
-    def to_the_end(room: Path, *, every: int | None = None) -> None:
+    def to_the_end(room: Path, *, every: int | None = None, **more: Any) -> None:
         try:
-            tune(room, every=every)
+            tune(room, every=every, **more)
         except TrainingError as error:  # killed after the moment from which on the model counts as finished
             if "holds a finished model" not in str(error):
                 raise
@@ -121,11 +121,13 @@ def scenarios(checkpoint: str, reviews: str) -> list[Scenario]:
         run_study(asked, room / "study", engine=Engine(jobs=jobs))
 
     every_step = functools.partial(to_the_end, every=1)
+    averaged = functools.partial(to_the_end, every=1, ema_decay=0.9)
     one_job, two_jobs = (functools.partial(study, jobs=jobs) for jobs in (1, 2))
     return [
         Scenario(name="finetune", work=to_the_end, kills=6),
         Scenario(name="finetune, saved at every step", work=every_step, kills=8),
         Scenario(name="finetune, while it resumes", work=every_step, kills=5, aim="resuming"),
+        Scenario(name="finetune, its weights averaged", work=averaged, kills=5),
         Scenario(name="finetune, while it evaluates", work=every_step, kills=3, aim="evaluating"),
         Scenario(name="finetune, while the model is written", work=to_the_end, kills=5, aim="writing the model"),
         Scenario(name="finetune --restart over a model", work=again, kills=4, aim="writing the model", begin=first),

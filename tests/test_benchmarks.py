@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
+import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from thrice.model import layer
 from thrice.model.presets import PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check", "kernels")
+SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check", "kernels", "tasks")
 SMALL = PRESETS["albert-tiny-zh"].replace(
     embedding_size=16, hidden_size=24, num_attention_heads=3, intermediate_size=48, max_position_embeddings=64
 )
@@ -280,3 +283,86 @@ def test_the_report_of_a_made_up_study_is_measured(
     (found,) = printed(capsys)
     assert found["cells"] == 40
     assert found["page_bytes"] > 100_000
+
+
+TASKS = (
+    "classification", "regression", "tagging", "triples-pointer", "triples-conditional", "spans-zh", "spans-en",
+    "reading", "fewshot",
+)  # fmt: skip
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch, shared_data: Path) -> Any:
+    """The benchmark of the tasks on short rows of its files."""
+    tasks = benchmark("tasks")
+    right = tasks.read_table
+    monkeypatch.setattr(tasks, "gemm_rate", lambda *_: 1e11)
+
+    def some(file: Path, **more: Any) -> Any:
+        table = right(file, **more)
+        short = sorted(table.rows[::29], key=lambda row: len(str(row)))[:40]
+        return dataclasses.replace(table, rows=short, lines=table.lines[: len(short)])
+
+    monkeypatch.setattr(tasks, "read_table", some)
+    return tasks
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_step_of_every_task_is_measured_against_the_same_head_on_stock_classes(
+    name: str, few_rows: Any, minilm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--parts", "training", "--tasks", name, "--rounds", "1", "--batch-size", "2", "--threads", "1"]
+    few_rows.main([*words, "--json"])
+    found = printed(capsys)["training"][name]
+    assert found["stock"]["median"] > 0
+    assert found["padding_ratio"] >= 1
+    assert ("careful" in found) is (name in ("reading", "fewshot"))
+
+
+def test_processor_time_leaves_out_what_others_took_and_wants_one_thread(
+    few_rows: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert few_rows.seconds_by(time.process_time, lambda: time.sleep(0.2)) < 0.1
+    assert few_rows.seconds_by(time.perf_counter, lambda: time.sleep(0.2)) >= 0.19
+    with pytest.raises(SystemExit, match="2"):
+        few_rows.main(["--cpu-time", "--threads", "2"])
+    assert "--threads 1" in capsys.readouterr().err
+    few_rows.main(
+        ["--cpu-time", "--parts", "training", "--tasks", "tagging", "--rounds", "1", "--batch-size", "2", "--threads=1"]
+    )
+    assert "1 threads, processor time" in capsys.readouterr().out
+
+
+def test_a_profile_says_what_could_be_won_at_most(few_rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    few_rows.main(["--profile", "tagging", "--batch-size", "2", "--threads", "1"])
+    assert re.search(r"if thrice did nothing but .* \d+% of its step: [\d.]+x", capsys.readouterr().out)
+
+
+def test_a_stock_side_with_other_weights_is_no_comparison(few_rows: Any) -> None:
+    stock_tasks = benchmark("stock_tasks")
+    model, words, examples = few_rows.prepared(few_rows.CASES["triples-conditional"])
+    batch = model.eval().task.encode(examples[:4], words).batch(range(4))
+    sequences = stock_tasks.sequences_of(batch.packed)
+    stocks = {"stock": stock_tasks.same_model(model, words)}
+    few_rows.check_losses(model, stocks, batch, sequences, pad=0)
+    with torch.no_grad():
+        stock_tasks.last_norm(stocks["stock"].model).bias[0] += 0.1
+    with pytest.raises(SystemExit, match="do not compute the same"):
+        few_rows.check_losses(model, stocks, batch, sequences, pad=0)
+
+
+def test_decoding_and_triples_are_measured_where_both_ways_answer_the_same(
+    few_rows: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--parts", "generation", "triples", "--rounds", "1", "--threads", "1", "--questions", "2", "--tokens", "3"]
+    few_rows.main([*words, "--sentences", "4", "--train-steps", "2", "--json"])
+    found = printed(capsys)
+    assert found["generation"]["ratio"]["median"] > 0
+    assert all(one["most"] > 0 for one in found["triples"].values())
+    answers = [{"prediction": [{"subject": "a", "score": 0.5}]}, {"prediction": []}]
+    assert few_rows.check_triples(answers, answers) == 1
+    with pytest.raises(SystemExit, match="1 of 2 sentences"):
+        few_rows.check_triples(answers, answers[::-1][:1] * 2)
+    monkeypatch.setattr(few_rows, "cached", lambda *_, **__: torch.zeros(2, 3, dtype=torch.long) - 1)
+    with pytest.raises(SystemExit, match="do not write the same"):
+        few_rows.main(words)

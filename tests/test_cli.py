@@ -261,3 +261,22 @@ def test_advice_is_given_under_limits(
     code, _, err = run(monkeypatch, capsys, "advise", str(folder), "--max-size-mb", "-1")
     assert code == 2
     assert "max" in err
+
+
+def test_help_names_what_each_task_offers_for_heads_and_long_texts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from thrice.tasks import classification, tagging, triples
+
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("TERMINAL_WIDTH", "250")
+    for command in ("finetune", "compare"):
+        _, out, _ = run(monkeypatch, capsys, command, "--help")
+        words = " ".join(out.replace("│", " ").split())
+        for flag, offers in (
+            ("--head", {"classification": classification.HEADS, "triples": triples.HEADS}),
+            ("--long-texts", {"classification": classification.LONG_TEXTS, "tagging": tagging.LONG_TEXTS}),
+        ):
+            said = words.partition(f"{flag} ")[2][:220]
+            for task, names in offers.items():
+                assert all(name in said.partition(f"{task}: ")[2] for name in names), (flag, task, said)

@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"model", "data", "errors"},
     "launcher": {"errors"},
     "training": {"model.packing", "errors", "files", "launcher", "schema"},
-    "finetune": {"model", "checkpoints", "data", "tasks", "training", "errors", "registry", "run_folder"},
+    "source": {"data", "tasks", "errors", "registry"},
+    "finetune": {"model", "checkpoints", "data", "tasks", "training", "errors", "run_folder", "source"},
     "run_folder": {"checkpoints", "training", "errors", "files", "locks"},
     "predict": {"checkpoints", "data", "tasks", "errors", "files", "registry", "schema"},
     "compare": {
@@ -51,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "tasks",
         "training",
         "finetune",
+        "source",
         "errors",
         "files",
         "launcher",
@@ -64,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
     "zoo": set(),
     "recipes": set(),
     "hub": {"compare", "report", "errors", "files"},
-    "demo": {"compare", "finetune", "training", "errors", "files"},
+    "demo": {"compare", "source", "training", "errors", "files"},
     "terminal": {"compare", "checkpoints", "data", "model", "pretraining", "sharing", "registry", "errors", "files"},
 }
 

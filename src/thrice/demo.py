@@ -12,7 +12,7 @@ from pathlib import Path
 from thrice.compare.grid import Study, StudyTask, arms_of
 from thrice.errors import DataError
 from thrice.files import write_atomically
-from thrice.finetune import DataSource
+from thrice.source import DataSource
 from thrice.training import TrainingConfig
 
 ARMS = tuple(f"zoo:albert-nano-zh+{pattern}" for pattern in ("all", "attention", "none"))

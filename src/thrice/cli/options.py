@@ -16,7 +16,7 @@ import typer
 from thrice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from thrice.finetune import DataSource
+    from thrice.source import DataSource
 
 MODEL_HELP = "A folder, a hub id, zoo:NAME or preset:NAME, then perhaps +PATTERN: albert/albert-base-v2+none"
 
@@ -55,9 +55,16 @@ class RunOptions:
     text_column: Annotated[str | None, _task("Column of the text, if not obvious.")] = None
     text_pair_column: Annotated[str | None, _task("Column of the second text of a pair.")] = None
     label_column: Annotated[str | None, _task("Column of the label, if not obvious.")] = None
-    head: Annotated[str, _task("stock: the family's classifier; first-token: one linear layer.")] = "stock"
+    head: Annotated[
+        str,
+        _task(
+            "classification: stock (the family's classifier), first-token (one layer); triples: pointer, conditional."
+        ),
+    ] = "stock"
     max_length: Annotated[int, _task("Tokens of a sequence, special ones included.")] = 128
-    long_texts: Annotated[str, _task("Longer texts: head, head+tail, or chunks (the whole text).")] = "head"
+    long_texts: Annotated[
+        str, _task("Longer texts. classification: head, head+tail, chunks (the whole text); tagging: windows, cut.")
+    ] = "head"
     multi_label: Annotated[bool, _task("Several labels per text.", "--multi-label")] = False
     class_weight: Annotated[str | None, _task("balanced, or name=weight,name=weight")] = None
     metric: Annotated[str | None, _task("Chooses the best epoch: accuracy, macro_f1, ...")] = None
@@ -77,7 +84,7 @@ class RunOptions:
 
     def source(self) -> DataSource:
         """Give where the examples are; raises ConfigError for contradicting options."""
-        from thrice.finetune import DataSource
+        from thrice.source import DataSource
 
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(DataSource)}
         return DataSource(**given | {"columns": split_names(self.columns)})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from thrice.errors import ConfigError, DataError
-from thrice.finetune import Splits
+from thrice.source import Splits
 from thrice.tasks.base import Prediction, Task
 from thrice.tasks.classification import Classification, Example
 

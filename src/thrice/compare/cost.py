@@ -24,10 +24,11 @@ from thrice.data.columns import Columns
 from thrice.data.encoding import Encoded
 from thrice.errors import ConfigError
 from thrice.files import read_json, write_json
-from thrice.finetune import Splits, build
+from thrice.finetune import build
 from thrice.model.config import EncoderConfig
 from thrice.model.encoder import Encoder
 from thrice.model.flops import forward_flops, parameter_counts, tensor_bytes, training_flops
+from thrice.source import Splits
 from thrice.tasks.base import Task, TaskData, TaskModel
 from thrice.tasks.classification import Classification, ClassificationData
 from thrice.training import TrainingConfig

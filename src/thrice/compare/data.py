@@ -11,7 +11,7 @@ from typing import Any
 
 from thrice.compare.grid import Study, StudyTask
 from thrice.errors import DataError
-from thrice.finetune import DataSource, Splits, read_splits
+from thrice.source import DataSource, Splits, read_splits
 from thrice.tasks.base import Task
 
 Facts = dict[str, Any]

@@ -17,8 +17,8 @@ from thrice.compare.grid import TFIDF, Study, StudyTask, arms_of
 from thrice.compare.statistics import paired_difference, summary
 from thrice.compare.summary import summarise
 from thrice.errors import ConfigError, nearest
-from thrice.finetune import DataSource
 from thrice.registry import plugin
+from thrice.source import DataSource
 from thrice.tasks.base import options_of
 from thrice.training import TrainingConfig
 

@@ -17,9 +17,9 @@ from thrice.compare.cell import Cell, Point
 from thrice.compare.results import FORMAT, read_object, read_study
 from thrice.errors import ConfigError, DataError, nearest
 from thrice.files import write_json
-from thrice.finetune import DataSource
 from thrice.locks import LOCK
 from thrice.schema import misfits
+from thrice.source import DataSource
 from thrice.training import TrainingConfig
 
 TFIDF = "tfidf"

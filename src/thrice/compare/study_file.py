@@ -29,9 +29,10 @@ from typing import Any, get_type_hints
 from thrice.compare.data import read_task
 from thrice.compare.grid import TRAINING_FIELDS, Arm, Study, StudyTask
 from thrice.errors import ConfigError, DataError, nearest
-from thrice.finetune import DataSource, check_metric
+from thrice.finetune import check_metric
 from thrice.registry import plugin
 from thrice.schema import misfits
+from thrice.source import DataSource
 from thrice.tasks.base import options_of
 from thrice.training import TrainingConfig
 

@@ -15,8 +15,15 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from thrice.data.scores import COLLAPSED_SHARE, ratio
+from thrice.errors import ConfigError, nearest
+
+METRICS = ("score", "exact_match", "f1")
+"""Of answers to questions: the first is the mean of the two others."""
 
 # Ideographs with their extensions and compatibility forms, kana, hangul.
 _CHARACTER = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
@@ -54,6 +61,42 @@ def answer_words(text: str, *, characters: bool) -> list[str]:
     plain = unicodedata.normalize("NFKC", text).lower()  # full-width letters and digits are the same characters
     kept = (c for c in plain if not unicodedata.category(c).startswith("P") and c not in _SYMBOLS)
     return _PIECES.findall("".join(kept))
+
+
+def answer_counts(texts: Sequence[str], golds: Sequence[Sequence[str]]) -> np.ndarray:
+    """Give (n, 3) float64: exact match, F1, and 1; golds: of every text, none for a question without an answer."""
+    rows = [(exact_match(text, own), f1(text, own), 1.0) for text, own in zip(texts, golds, strict=True)]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def score_of_counts(metric: str, sums: np.ndarray) -> np.ndarray:
+    """Give one of `METRICS`, (...), from summed counts (..., 3); 0 without a question. Raises ConfigError."""
+    if metric not in METRICS:
+        raise ConfigError(f"metric is {metric!r}; {nearest(metric, METRICS)}")
+    exact, overlap, count = (sums[..., i] for i in range(3))
+    part = {"exact_match": exact, "f1": overlap, "score": (exact + overlap) / 2}[metric]
+    return ratio(part, count)
+
+
+def answer_scores(texts: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Give exact match, F1 and their mean, each a mean over the questions, 0 to 1.
+
+    With questions without an answer also how the two kinds do. "collapsed" where at least 99% of the answers are one
+    answer, be it the empty one, and the gold answers are not.
+    """
+    rows = answer_counts(texts, golds)
+    answered = np.array([bool(own) for own in golds])
+    scores: dict[str, Any] = {metric: float(score_of_counts(metric, rows.sum(axis=0))) for metric in METRICS}
+    if not answered.all():
+        for kind, chosen in (("answered", answered), ("unanswerable", ~answered)):
+            scores[kind] = {
+                "questions": int(chosen.sum()),
+                **{metric: float(score_of_counts(metric, rows[chosen].sum(axis=0))) for metric in METRICS[1:]},
+            }
+    said = Counter(texts).most_common(1)
+    same = bool(said) and said[0][1] >= COLLAPSED_SHARE * len(texts)
+    varied = len({own[0] if own else "" for own in golds}) > 1
+    return {**scores, "collapsed": same and varied}
 
 
 def best_threshold(differences: Sequence[float], gains: Sequence[float]) -> float:

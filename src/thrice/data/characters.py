@@ -8,6 +8,7 @@ import numpy as np
 
 from thrice.data.encoding import Encoded
 from thrice.data.tokenizer import Tokenizer
+from thrice.data.windows import without_space
 from thrice.errors import ConfigError
 
 BLOCK = 1024
@@ -35,8 +36,8 @@ def encode_with_places(
         for text, encoding in zip(block, tokenizer.backend.encode_batch(block, add_special_tokens=False), strict=True):
             num_cut += len(encoding.ids) > room
             sequences.append(tokenizer.join(encoding.ids[:room]))
-            tokens = [_trimmed(text, *token) for token in encoding.offsets[:room]]
-            places.append(np.array(tokens, dtype=np.int64).reshape(-1, 2))
+            offsets = np.array(encoding.offsets[:room], dtype=np.int64).reshape(-1, 2)
+            places.append(np.stack(without_space(text, offsets[:, 0].copy(), offsets[:, 1].copy()), 1))
     lengths = np.array([len(ids) for ids, _ in sequences], dtype=np.int64)
     return (
         Encoded(
@@ -84,9 +85,3 @@ def occurrences(text: str, piece: str) -> Iterator[int]:
 def characters(places: np.ndarray, first: int, last: int) -> tuple[int, int]:
     """Give the characters [start, end) of the tokens from first to last."""
     return int(places[first, 0]), int(places[last, 1])
-
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    piece = text[start:end]
-    start += len(piece) - len(piece.lstrip())
-    return start, max(start, end - (len(piece) - len(piece.rstrip())))

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from thrice.data.decoding import decoded
+from thrice.data.hub_sets import hub_set, names_a_hub_set
 from thrice.data.parquet import parquet_blocks
-from thrice.data.readers import hub_set, names_a_hub_set
+from thrice.data.readers import FORMATS
 from thrice.data.streaming import raw_lines
 from thrice.errors import ConfigError, DataError, nearest
 
@@ -70,7 +71,7 @@ def find_sources(sources: Sequence[str | Path] | str | Path, *, column: str | No
                 found.setdefault(hit, _file(hit, Path(hit), column))
             if not hits:
                 problems.append(f"{name} matches no file")
-        elif names_a_hub_set(name):
+        elif names_a_hub_set(name, FORMATS):
             found.setdefault(name, _hub(name, column))
         else:
             problems.append(f"{name}: no such file")

@@ -152,3 +152,15 @@ def words_of(verbalizer: Mapping[str, str | Sequence[str]] | str, problems: list
             continue
         found[str(name)] = tuple(word.strip() for word in own)
     return found
+
+
+def tell_apart(words: Sequence[tuple[str, str]], ids: Sequence[Sequence[int]]) -> None:
+    """Raise ConfigError where two words, (class, word) each, have the same ids and no score could tell them apart."""
+    same = [
+        f"{words[i][0]} ({words[i][1]}) and {words[j][0]} ({words[j][1]})"
+        for i in range(len(words))
+        for j in range(i)
+        if ids[i] == ids[j]
+    ]
+    if same:
+        raise ConfigError(f"words with the same tokens cannot be told apart: {'; '.join(same[:5])}")

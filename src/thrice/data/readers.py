@@ -11,25 +11,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thrice.data.columns import Columns, guess_columns
 from thrice.data.conll import conll_objects
 from thrice.data.decoding import bytes_of, decoded
 from thrice.data.headers import check_header, check_stated
+from thrice.data.hub_sets import hub_objects, names_a_hub_set
 from thrice.data.parquet import parquet_blocks
 from thrice.data.squad import begins_like_squad, is_squad, num_questions, squad_rows
 from thrice.errors import ConfigError, DataError, nearest
-
-if TYPE_CHECKING:
-    import datasets
 
 __all__ = ["Cell", "Columns", "Table", "guess_columns", "read_table"]
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
 FORMATS |= {".bio": "conll", ".conll": "conll"}
 FORMAT_NAMES = ("conll", "csv", "json", "jsonl", "parquet", "tsv")
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 Cell = str | list[str]
@@ -93,9 +90,9 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
     if path.is_dir():
         raise DataError(f"{name} is a folder; name one file in it")
     if not path.exists():
-        if format is not None or columns is not None or not names_a_hub_set(name):
+        if format is not None or columns is not None or not names_a_hub_set(name, FORMATS):
             raise DataError(f"{name}: no such file")
-        return _table(name, _hub_objects(name))
+        return _table(name, hub_objects(name))
     kind = format_of(path, format)
     if columns is not None and kind not in ("csv", "tsv", "conll"):
         raise ConfigError(f"{name}: {kind} files name their own columns; column names are for csv and tsv files")
@@ -113,13 +110,6 @@ def read_table(source: str | Path, *, columns: Sequence[str] | None = None, form
 
 
 # Where the bytes come from
-
-
-def names_a_hub_set(name: str) -> bool:
-    """Whether a name could be a hub id: not a file name with a known ending, not inside an existing folder."""
-    file_like = Path(name).suffix.lower() in {*FORMATS, ".gz", ".data", ".txt"}
-    inside = "/" in name and Path(name).parent.is_dir()
-    return HUB_NAME.fullmatch(name) is not None and not file_like and not inside
 
 
 def format_of(path: Path, format: str | None) -> str:
@@ -326,50 +316,6 @@ def _parquet_objects(path: Path) -> Parsed:
         names = block_names
         values += rows
     return names, len(values), "row", enumerate(values, start=1)
-
-
-def hub_set(name: str) -> datasets.Dataset:
-    """Load one split of a hub data set, see `read_table` for its name; raises DataError where it cannot be had."""
-    import datasets
-
-    whole, _, split = name.partition("@")
-    path, _, config = whole.partition(":")
-    try:
-        loaded = datasets.load_dataset(path, config or None, split=split or None)
-    except Exception as error:  # the hub client raises a dozen unrelated types
-        detail = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"{name}: no such file, and no hub data set of that name could be loaded (offline? "
-            f"a configuration goes after a colon, {path}:CONFIG): {type(error).__name__}: {detail}"
-        ) from error
-    if isinstance(loaded, dict):
-        if len(loaded) > 1:
-            raise DataError(f"{name} has several splits; name one as {name}@SPLIT: {', '.join(loaded)}")
-        loaded = next(iter(loaded.values()))
-    return loaded
-
-
-def _hub_objects(name: str) -> Parsed:
-    """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
-    import datasets
-
-    loaded = hub_set(name)
-    classes = {}
-    for column, feature in loaded.features.items():
-        feature = getattr(feature, "feature", feature)
-        if isinstance(feature, datasets.ClassLabel):
-            classes[column] = feature.names
-
-    def named(column: str, value: Any) -> Any:
-        if column not in classes or value is None:
-            return value
-        if isinstance(value, list):
-            return [named(column, item) for item in value]
-        return classes[column][value] if value >= 0 else None
-
-    table = loaded.with_format("arrow")[:]
-    values = ({column: named(column, item) for column, item in row.items()} for row in table.to_pylist())
-    return list(loaded.column_names), loaded.num_rows, "row", enumerate(values, start=1)
 
 
 # Values

@@ -51,7 +51,7 @@ def pieces_of(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Pieces]:
         tokenizer.backend.no_padding()
         for text, encoding in zip(block, tokenizer.backend.encode_batch(block, add_special_tokens=False), strict=True):
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            starts, stops = _without_space(text, offsets[:, 0].copy(), offsets[:, 1].copy())
+            starts, stops = without_space(text, offsets[:, 0].copy(), offsets[:, 1].copy())
             pieces.append(Pieces(ids=np.array(encoding.ids, dtype=np.int32), starts=starts, stops=stops))
     return pieces
 
@@ -94,7 +94,11 @@ def best_spans(
     ]
 
 
-def _without_space(text: str, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def without_space(text: str, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give starts and stops of tokens, moved in place past white space at their edges; start = stop where none is left.
+
+    starts, stops: (n,) characters of the text, [start, stop).
+    """
     if not len(starts):
         return starts, stops
     space = np.fromiter((c.isspace() for c in text), dtype=bool, count=len(text))

@@ -76,7 +76,11 @@ TENSORS = ("owner", "first", "second", "slot", "pair", "kind")
 
 def gold_pairs(labels: np.ndarray) -> GoldPairs:
     """Give the gold pairs of labels, (N, 4) int64: sequence, kind, m, n; the same label twice counts once."""
-    labels = np.unique(labels.reshape(-1, 4), axis=0)
+    labels = labels.reshape(-1, 4)
+    if not len(labels):  # three sorts of nothing are a tenth of the time that one sentence takes to be answered
+        nothing = torch.zeros(0, dtype=torch.long)
+        return GoldPairs(**dict.fromkeys(TENSORS, nothing), slots=1)
+    labels = np.unique(labels, axis=0)
     pairs, pair = np.unique(labels[:, [0, 2, 3]], axis=0, return_inverse=True)
     slot = np.arange(len(pairs)) - np.searchsorted(pairs[:, 0], pairs[:, 0])
     columns = (*pairs.T, slot, pair.reshape(-1), labels[:, 1])

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from thrice.data.classes import class_counts, class_scores, score_of_counts
 from thrice.data.encoding import Encoded
 from thrice.data.labels import label_names, names_in
-from thrice.data.prompts import PAIR, clozes, pattern_problems, words_in_place, words_of
+from thrice.data.prompts import PAIR, clozes, pattern_problems, tell_apart, words_in_place, words_of
 from thrice.data.readers import Columns, Table, guess_columns, raise_for_rows
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, DataError, nearest
@@ -287,15 +287,7 @@ class FewShot(Task):
         """Give where the words stand, and what each pattern's gap is filled with, in the order of the clozes."""
         flat = [(label, word) for label, own in enumerate(self.words) for word in own]
         ids = [words_in_place(tokenizer, pattern, [word for _, word in flat]) for pattern in self.patterns]
-        same = [
-            f"{self.labels[a[0]]} ({a[1]}) and {self.labels[b[0]]} ({b[1]})"
-            for own in ids[:1]
-            for i, a in enumerate(flat)
-            for j, b in enumerate(flat[:i])
-            if own[i] == own[j]
-        ]
-        if same:
-            raise ConfigError(f"words with the same tokens cannot be told apart: {'; '.join(same[:5])}")
+        tell_apart([(self.labels[label], word) for label, word in flat], ids[0])
         shape = (len(ids), len(flat), max(len(word) for own in ids for word in own))
         places, tokens, real = (torch.zeros(shape, dtype=kind) for kind in (torch.long, torch.long, torch.bool))
         fillings: list[list[list[int]]] = []

@@ -8,7 +8,6 @@ masked-language head says the next one. Source: Su's reading comprehension examp
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from thrice.data.answers import exact_match, f1
+from thrice.data.answers import METRICS, answer_counts, answer_scores, score_of_counts
 from thrice.data.passages import (
     Example,
     Window,
@@ -42,9 +41,7 @@ from thrice.model.search import Written, write
 from thrice.model.stock import AnyEncoder
 from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
-METRICS = ("score", "exact_match", "f1")
 LONG_PASSAGES = ("windows", "head")
-COLLAPSED_SHARE = 0.99
 # Scripts without spaces between words: those that a decoder of word pieces puts there are not the writer's.
 _UNSPACED = "\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
 _SPACE = re.compile(f"(?<=[{_UNSPACED}])\\s+|\\s+(?=[{_UNSPACED}])")
@@ -325,40 +322,16 @@ class Reading(Task):
         return [_answer(w, windows, example, words) for w, example in zip(written, batch.examples, strict=True)]
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
-        """Give exact match, F1 and their mean, each a mean over the questions, 0 to 1 (see `data.answers`).
-
-        With questions without an answer also how the two kinds do. "collapsed" where at least 99% of the answers are
-        one answer, be it the empty one, and the gold answers are not.
-        """
-        rows = self.counts(predictions, examples)
-        answered = np.array([bool(example.answers) for example in examples])
-        scores: dict[str, Any] = {metric: float(self.from_counts(metric, rows.sum(axis=0))) for metric in METRICS}
-        if not answered.all():
-            for kind, chosen in (("answered", answered), ("unanswerable", ~answered)):
-                scores[kind] = {
-                    "questions": int(chosen.sum()),
-                    **{metric: float(self.from_counts(metric, rows[chosen].sum(axis=0))) for metric in METRICS[1:]},
-                }
-        scores["empty"] = sum(not prediction["prediction"] for prediction in predictions)
-        said = Counter(prediction["prediction"] for prediction in predictions).most_common(1)
-        same = bool(said) and said[0][1] >= COLLAPSED_SHARE * len(predictions)
-        varied = len({example.golds[0] if example.answers else "" for example in examples}) > 1
-        return {**scores, "collapsed": same and varied}
+        """Give exact match, F1, their mean and "collapsed", see `answer_scores`, and the number of empty answers."""
+        scores = answer_scores([p["prediction"] for p in predictions], [example.golds for example in examples])
+        return scores | {"empty": sum(not prediction["prediction"] for prediction in predictions)}
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> np.ndarray:
         """Give (n, 3): exact match, F1, and 1."""
-        rows = [
-            (exact_match(said["prediction"], example.golds), f1(said["prediction"], example.golds), 1.0)
-            for said, example in zip(predictions, examples, strict=True)
-        ]
-        return np.array(rows, dtype=np.float64).reshape(-1, 3)
+        return answer_counts([p["prediction"] for p in predictions], [example.golds for example in examples])
 
     def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
-        if metric not in METRICS:
-            raise ConfigError(f"metric is {metric!r}; {nearest(metric, METRICS)}")
-        exact, overlap, count = (sums[..., i] for i in range(3))
-        part = {"exact_match": exact, "f1": overlap, "score": (exact + overlap) / 2}[metric]
-        return np.divide(part, count, out=np.zeros_like(part, dtype=np.float64), where=count > 0)
+        return score_of_counts(metric, sums)
 
     def shown(self, example: Example) -> dict[str, str]:
         gold = " | ".join(dict.fromkeys(example.golds))

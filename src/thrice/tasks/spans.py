@@ -7,7 +7,6 @@ head is that of transformers' question answering classes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,18 +16,24 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from thrice.data.answers import best_threshold, exact_match, f1
+from thrice.data.answers import (
+    METRICS,
+    answer_counts,
+    answer_scores,
+    best_threshold,
+    exact_match,
+    f1,
+    score_of_counts,
+)
 from thrice.data.questions import Question, QuestionColumns, question_columns, questions_from, read_questions, told
 from thrice.data.readers import Table
 from thrice.data.tokenizer import Tokenizer
 from thrice.data.windows import Pieces, best_spans, pieces_of, windows_of
-from thrice.errors import ConfigError, nearest
+from thrice.errors import ConfigError
 from thrice.model.packing import PackedBatch, pack
 from thrice.model.stock import AnyEncoder
 from thrice.tasks.base import Prediction, Task, TaskModel, keep_heads
 
-METRICS = ("score", "exact_match", "f1")
-COLLAPSED_SHARE = 0.99
 SPECIAL_TOKENS = 5
 """Most special tokens around a pair in the families at hand, with a token of the passage to spare."""
 CLS = 0
@@ -341,39 +346,15 @@ class Spans(Task):
         return replace(self, null_threshold=best_threshold(differences, gains))
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, Any]:
-        """Give exact match, F1 and their mean, each a mean over the questions, 0 to 1 (see `data.answers`).
-
-        With questions without an answer also how the two kinds do. "collapsed" where at least 99% of the answers are
-        one answer, be it the empty one, and the gold answers are not.
-        """
-        rows = self.counts(predictions, examples)
-        answered = np.array([bool(example.answers) for example in examples])
-        scores: dict[str, Any] = {metric: float(self.from_counts(metric, rows.sum(axis=0))) for metric in METRICS}
-        if not answered.all():
-            for kind, chosen in (("answered", answered), ("unanswerable", ~answered)):
-                scores[kind] = {
-                    "questions": int(chosen.sum()),
-                    **{metric: float(self.from_counts(metric, rows[chosen].sum(axis=0))) for metric in METRICS[1:]},
-                }
-        said = Counter(prediction["prediction"] for prediction in predictions).most_common(1)
-        same = bool(said) and said[0][1] >= COLLAPSED_SHARE * len(predictions)
-        varied = len({example.golds[0] if example.answers else "" for example in examples}) > 1
-        return {**scores, "collapsed": same and varied}
+        """Give exact match, F1, their mean and "collapsed", see `answer_scores`."""
+        return answer_scores([p["prediction"] for p in predictions], [example.golds for example in examples])
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> np.ndarray:
         """Give (n, 3): exact match, F1, and 1."""
-        rows = [
-            (exact_match(said["prediction"], example.golds), f1(said["prediction"], example.golds), 1.0)
-            for said, example in zip(predictions, examples, strict=True)
-        ]
-        return np.array(rows, dtype=np.float64).reshape(-1, 3)
+        return answer_counts([p["prediction"] for p in predictions], [example.golds for example in examples])
 
     def from_counts(self, metric: str, sums: np.ndarray) -> np.ndarray:
-        if metric not in METRICS:
-            raise ConfigError(f"metric is {metric!r}; {nearest(metric, METRICS)}")
-        exact, overlap, count = (sums[..., i] for i in range(3))
-        part = {"exact_match": exact, "f1": overlap, "score": (exact + overlap) / 2}[metric]
-        return np.divide(part, count, out=np.zeros_like(part, dtype=np.float64), where=count > 0)
+        return score_of_counts(metric, sums)
 
     def shown(self, example: Question) -> dict[str, str]:
         return {"text": f"{example.question} / {example.context}", "gold": " | ".join(dict.fromkeys(example.golds))}

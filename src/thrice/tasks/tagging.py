@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from thrice.data.columns import guess_columns
-from thrice.data.entities import Span, cells, entities_in, spans_of, tags_of, words_in
+from thrice.data.entities import Span, entities_in, entity_scores, spans_of, tags_of, words_in
 from thrice.data.readers import Table
 from thrice.data.scores import ratio
 from thrice.data.tagged import (
@@ -326,37 +326,9 @@ class Tagging(Task):
 
         An entity is right where its type and both its ends are. "collapsed": none is found where there are some.
         """
-        import warnings
-
-        from seqeval.metrics import classification_report
-
         pairs = list(zip(map(said_spans, predictions), (e.entities for e in examples), strict=True))
-        types: dict[str, Any] = {}
-        whole = dict.fromkeys(("precision", "recall", "f1-score"), 0.0)
-        if any(said or gold for said, gold in pairs):
-            # seqeval counts tags: one stands for all characters between two places where some entity begins or ends.
-            said, gold = zip(*(cells(*pair) for pair in pairs), strict=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of types that nobody said, which are 0 as they should be
-                report = classification_report(list(gold), list(said), output_dict=True, zero_division=0)
-            whole = report["micro avg"]
-            types = {
-                kind: {
-                    "f1": float(found["f1-score"]),
-                    "precision": float(found["precision"]),
-                    "recall": float(found["recall"]),
-                    "entities": int(found["support"]),
-                }
-                for kind, found in report.items()
-                if kind in self.types
-            }
-        return {
-            "f1": float(whole["f1-score"]),
-            "precision": float(whole["precision"]),
-            "recall": float(whole["recall"]),
-            "types": types,
-            "collapsed": not any(said for said, _ in pairs) and any(gold for _, gold in pairs),
-        }
+        missed = not any(said for said, _ in pairs) and any(gold for _, gold in pairs)
+        return entity_scores(pairs, self.types) | {"collapsed": missed}
 
     def counts(self, predictions: Sequence[Prediction], examples: Sequence[TaggedText]) -> np.ndarray:
         """Give (n, 3): entities rightly said, said, and gold."""

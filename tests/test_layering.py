@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"errors"},
     "sharing": {"model", "errors"},
     "checkpoints": {"model", "sharing", "errors", "files", "registry", "zoo", "schema"},
-    "data": {"model.packing", "errors", "files", "locks", "registry", "schema"},
+    "data": {"errors", "files", "locks", "registry", "schema"},
     "objectives": {"model", "data", "errors", "registry"},
     "pretraining": {
         "objectives",

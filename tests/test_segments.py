@@ -211,6 +211,28 @@ def test_cutting_keeps_its_promises(
 # Pairs
 
 
+def test_the_last_sentence_gets_a_neighbour() -> None:
+    # Three of four sentences fit: two and two are taken, so that none is left over.
+    text = Text(sentences=[0, 3, 6, 9, 12], documents=[0, 4], own=1)
+    cut = cut_pairs(text, "sop", room=9, short=0, draws=Draws(0))
+    assert sorted((min(a, b), max(a_end, b_end)) for a, a_end, b, b_end in cut.spans) == [(0, 6), (6, 12)]
+    assert cut.left["sentences_left_over"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_followed_a_segment_with_a_stranger_begins_the_next_pair(seed: int) -> None:
+    text = Text(sentences=list(range(0, 202, 2)), documents=[0, 50, 100], own=2)
+    cut = cut_pairs(text, "nsp", room=10, short=0, draws=Draws(seed))
+    own = [
+        token
+        for (a, a_end, b, b_end), label in zip(cut.spans, cut.labels, strict=True)
+        for token in [*range(a, a_end), *(range(b, b_end) if label == IN_ORDER else ())]
+    ]
+    assert own == sorted(set(own))
+    assert len(own) + 2 * cut.left["sentences_left_over"] == 200
+    assert 0 < sum(cut.labels) < len(cut.labels)
+
+
 def place_of(document: Sequence[int], piece: Sequence[int]) -> int | None:
     places = (start for start in range(len(document)) if list(document[start : start + len(piece)]) == list(piece))
     return next(places, None)

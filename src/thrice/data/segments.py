@@ -249,10 +249,9 @@ class SegmentStream:
         starts = ends - heads - tails
         input_ids = (codes >> 1).astype(np.int64)
         word_starts = (codes & 1).astype(np.bool_)
-        word_starts[starts + len(before)] = True
+        word_starts[starts + len(before)] = True  # a segment may begin inside a word; B begins with a sentence
         token_type_ids = np.zeros(len(codes), dtype=np.int64)
         if self.pairs:
-            word_starts[starts + heads] = True
             types = np.tile(np.array([0, self.corpus.second_type], dtype=np.int64), len(table))
             token_type_ids = np.repeat(types, np.column_stack([heads, tails]).ravel())
         special = self._special[input_ids]

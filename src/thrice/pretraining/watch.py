@@ -40,9 +40,9 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
             yield (
                 f"plateau of {name}",
                 f"plateau: the {name} loss stands at {held[name]:.2f} nats, near the unigram entropy of the text "
-                f"({facts['unigram_entropy']:.2f}): attention has not learned anything yet. Likely sequences too long, "
-                "weights drawn too small or a rate too low for a model of this size. Try max_length 40 in the first "
-                "stage, model.initializer_range 0.04, a higher learning_rate, objectives.mlm.rate 0.2, mlm alone first",
+                f"({facts['unigram_entropy']:.2f}): attention has not learned anything yet. Likely too few steps, "
+                "sequences too long, weights drawn too small or a rate too low for this size. Try max_length 40 in the "
+                "first stage, model.initializer_range 0.04, a higher learning_rate, objectives.mlm.rate 0.2, mlm alone",
             )
         if last["share"] >= PLATEAU_SHARE and held[name] >= (2 - NEAR_UNIGRAM) * facts["unigram_entropy"]:
             yield (

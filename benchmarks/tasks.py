@@ -191,7 +191,8 @@ def training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     spent = interleave(sides, rounds=rounds)
     lengths = [packed_of(batch).lengths for batch in batches]
     config = model.encoder.config
-    rate = gemm_rate(int(statistics.median(map(sum, lengths))), config.hidden_size, config.intermediate_size)
+    rows = int(statistics.median(map(sum, lengths)))
+    rate = gemm_rate(rows, config.hidden_size, config.intermediate_size, measured=arguments.seconds)
     floors = [3 * forward_flops(config, own) / rate for own in lengths]
     return {
         "file": case.file,
@@ -385,7 +386,8 @@ def batched_triples(head: str, arguments: argparse.Namespace) -> dict[str, Any]:
         {name: lambda _, work=work: arguments.seconds(work) for name, work in order.items()}, rounds=arguments.rounds
     )
     config, lengths = model.encoder.config, model.task.encode(tuned.model.task.from_texts(texts), words).lengths
-    floor = forward_flops(config, lengths.tolist()) / gemm_rate(4096, config.hidden_size, config.intermediate_size)
+    rate = gemm_rate(4096, config.hidden_size, config.intermediate_size, measured=arguments.seconds)
+    floor = forward_flops(config, lengths.tolist()) / rate
     return {
         "sentences": len(texts),
         "tokens": int(lengths.sum()),

@@ -98,10 +98,15 @@ def _total(pairs: Sequence[tuple[float, float]]) -> float:
     return sum(b for _, b in pairs) / sum(a for a, _ in pairs)
 
 
-def gemm_rate(rows: int, inner: int, columns: int) -> float:
-    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 100."""
+def gemm_rate(
+    rows: int, inner: int, columns: int, *, measured: Callable[[Callable[[], Any]], float] | None = None
+) -> float:
+    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 100.
+
+    measured: gives the seconds of one call; `seconds` where None.
+    """
     a, b = torch.randn(rows, inner), torch.randn(inner, columns)
-    return 2 * rows * inner * columns / min(seconds(lambda: a @ b) for _ in range(100))
+    return 2 * rows * inner * columns / min((measured or seconds)(lambda: a @ b) for _ in range(100))
 
 
 def forward_flops(config: Any, lengths: Sequence[int]) -> float:

@@ -296,7 +296,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch, shared_data: Path) -> Any:
     """The benchmark of the tasks on short rows of its files."""
     tasks = benchmark("tasks")
     right = tasks.read_table
-    monkeypatch.setattr(tasks, "gemm_rate", lambda *_: 1e11)
+    monkeypatch.setattr(tasks, "gemm_rate", lambda *_, **__: 1e11)
 
     def some(file: Path, **more: Any) -> Any:
         table = right(file, **more)

@@ -408,11 +408,17 @@ def test_the_command_prepares_trains_and_prints_json(
     result = json.loads(out)
     assert result["spent"]["tokens"] >= 3000
     assert result["recipe"]["model.hidden_size"] == 12
-    stages = ("--set", 'stages=[{max_length=40,objectives=["mlm"]}]', "--set", "budget.tokens=500")
+    stages = (
+        "--set",
+        'stages=[{max_length=40,objectives=["mlm"]}]',
+        "--set",
+        "budget.steps=5",
+    )  # of another unit than the recipe's
     where = ("--from", str(tmp_path / "model"), "--train", str(tmp_path / "text"), "--out", str(tmp_path / "more"))
     code, out, err = type_in("pretrain", "bert-nano", *where, *stages)
     assert code == 0, err
     assert "saved to" in err
+    assert json.loads((tmp_path / "more" / "thrice.json").read_text())["pretraining"]["spent"]["steps"] == 5
 
 
 @pytest.mark.parametrize(

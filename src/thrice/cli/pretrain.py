@@ -56,7 +56,10 @@ def pretrain(
 
     if threads is not None:
         set_threads(threads)
-    content = settings(read_recipe(recipe), change or ())
+    said = read_recipe(recipe)
+    if any(setting.startswith("budget.") for setting in change or ()):
+        said.pop("budget", None)  # what is typed takes its place: a budget has one unit
+    content = settings(said, change or ())
     corpus = {name: value for name, value in (("train", train), ("held_out", held_out)) if value is not None}
     content |= {"corpus": content.get("corpus", {}) | corpus} if corpus else {}
     content |= {key: value for key, value in (("tokenizer", tokenizer), ("seed", seed)) if value is not None}

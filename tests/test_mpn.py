@@ -16,6 +16,7 @@ from torch import Tensor
 import thrice.objectives.mpn
 from thrice.data.segments import generator_of
 from thrice.errors import ConfigError
+from thrice.model.flops import packed_flops
 from thrice.objectives.mask_variance import measure_mask_variance
 from thrice.objectives.mlm import MaskedLM
 from thrice.objectives.model import PretrainingBatch, PretrainingModel
@@ -220,6 +221,18 @@ def test_neither_loss_reaches_the_weights_of_the_other() -> None:
     terms["mpn"].mean.backward()
     assert all(p.grad is None for p in model.towers["proposal"].parameters())
     assert all(p.grad is not None for p in model.encoder.parameters())
+
+
+def test_a_proposal_of_weight_zero_is_frozen_so_that_no_process_waits_for_its_gradient() -> None:
+    model = tiny_model("albert", [MaskProposal(proposal_weight=0.0)])
+    batch = model.make_batch(examples(), seed=1)
+    model.loss(batch).backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert all(p.grad is None for p in model.towers["proposal"].parameters())
+    moving = tiny_model("albert", [MaskProposal()])
+    config, lengths = model.towers["proposal"].encoder.config, batch.clean.lengths
+    forth = packed_flops(config, lengths) + 2 * sum(lengths) * config.hidden_size
+    assert model.flops(batch) == moving.flops(batch) - 2 * forth
 
 
 def test_a_proposal_learns_to_draw_what_has_large_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,10 +38,11 @@ class Copy(nn.Module):
 class AllTokenMLM(ReplacingObjective):
     """Predict the original of every token of a text in which a generator replaced some.
 
-    Source: Clark et al. 2020, section 3.4, "All-Tokens MLM". With D the sigmoid of a linear map of the token's state,
-    the prediction is D * (the token that stands there) + (1 - D) * softmax of the MLM head. Loss: the generator's mean
-    cross entropy over the chosen tokens + the mean cross entropy over all tokens, in nats; the paper does not say how
-    it weighed the two. Logits of the whole vocabulary are computed at every token: T V numbers, three times over.
+    Source: Clark et al. 2020, analysis of efficiency, "All-Tokens MLM". With D the sigmoid of a linear map of the
+    token's state, the prediction is D * (the token that stands there) + (1 - D) * softmax of the MLM head. Loss: the
+    generator's mean cross entropy over the chosen tokens + the mean cross entropy over all tokens, in nats; the paper
+    does not say how it weighed the two. Logits of the whole vocabulary are computed at every token: T V numbers, three
+    times over.
     """
 
     name = "all_token_mlm"

@@ -160,7 +160,8 @@ class Objective(ABC):
     def outcome(self, model: PretrainingModel, part: Any, clean: PackedBatch, states: Tensor | None) -> Outcome:
         """Give the terms of a part. states: what an earlier objective of the same batch had from the encoder, or None.
 
-        Tensors are on the model's device; nothing here waits for it.
+        Tensors are on the model's device. Avoid what waits for it (`item`, `tolist`, `cpu`): of the objectives here
+        only mpn does, which draws its sets on the CPU.
         """
 
     @abstractmethod

@@ -70,7 +70,7 @@ class Replaced:
 class ReplacingObjective(Objective):
     """A small masked language model, the generator, fills masked places; the main encoder reads what comes out.
 
-    Source: Clark et al. 2020, section 3.1. The generator samples at all chosen places of the original text; it gets no
+    Source: Clark et al. 2020, section 2. The generator samples at all chosen places of the original text; it gets no
     gradient through its samples.
     """
 

@@ -111,8 +111,10 @@ class MaskProposal(Objective):
     mean by no more than the normalisation does and lessens the noise, the term is
     -sum over B of ((p / q)^2 G^2 / sum of it - 1 / B) log q.
 
-    Source: arXiv 2008.05333, from its abstract and the split of the variance into a part of the batch and a part of
-    the masks; its network, its weights and this form of the proposal's loss are our own choices.
+    Source: arXiv 2008.05333, which splits the variance of the gradient into a part of the batch and a part of the
+    masks, lowers the second by importance sampling, and trains the network that proposes (there: MAPNet) beside the
+    model. That much is taken from it. The network, the distribution of sets with its weights, and this form of the
+    proposal's loss are our own, not checked against the paper's; no implementation of it is known.
     """
 
     name = "mpn"
@@ -136,7 +138,7 @@ class MaskProposal(Objective):
     num_layers: int = 1
     """Its layers, at least 1."""
     proposal_weight: float = 1.0
-    """Of the proposal's term in the loss; it reaches no weight of the main model. 0 keeps the proposal as it is."""
+    """Of the proposal's term in the loss; it reaches no weight of the main model. 0 freezes the proposal."""
 
     def problems(self) -> list[str]:
         problems = [*super().problems(), *share_problems(self.rate, self.mask_share, self.random_share)]
@@ -166,7 +168,9 @@ class MaskProposal(Objective):
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        model.towers[TOWER] = Proposal(config, generator)
+        proposal = Proposal(config, generator)
+        # Frozen where nothing trains it: several processes would wait for a gradient that never comes.
+        model.towers[TOWER] = proposal.requires_grad_(self.proposal_weight > 0)
 
     def corrupt(
         self, examples: Sequence[PretrainingExample], clean: PackedBatch, *, seed: int, vocabulary: Vocabulary
@@ -246,7 +250,7 @@ class MaskProposal(Objective):
         config = _proposal_of(model).encoder.config
         proposal = packed_flops(config, clean.lengths) + 2 * clean.num_tokens * config.hidden_size
         main = packed_flops(model.config, clean.lengths) + head_flops(model.config, "mlm", rows=part.count)
-        return 3 * (main + proposal)
+        return 3 * main + (3 if self.proposal_weight else 1) * proposal
 
     @staticmethod
     def _sums(values: Tensor, chosen: Chosen, sequences: int) -> Tensor:

@@ -31,7 +31,7 @@ def sample_tokens(logits: Tensor, noise: Tensor) -> Tensor:
     The arg-max of logits plus Gumbel noise is a draw from the softmax, and the largest of a block of such sums is
     itself Gumbel, around the block's logsumexp. So a block is drawn first and a token of it then, both by arg-max, with
     2 sqrt(V) numbers a row instead of V: noise for each token would take longer than the cross entropy.
-    Source: Clark et al. 2020, section 3.1 (sampling at temperature 1); Maddison et al. 2014, section 3 (top down).
+    Source: Clark et al. 2020, section 2 (sampling at temperature 1); Maddison et al. 2014, section 3 (top down).
     """
     size = logits.shape[1]
     blocks, width = blocks_of(size)

@@ -368,6 +368,9 @@ def test_bad_text_is_told_before_anything_is_trained(tmp_path: Path) -> None:
     content["corpus"] = {"train": str(tmp_path / "lonely")}
     with pytest.raises(DataError, match=r"nothing for sop: 4 documents of one sentence"):
         pretrain(recipe_of(content, name="r"), tmp_path / "out")
+    content = content_of(tmp_path, corpus={"held_out": str(tmp_path / "lonely")})
+    with pytest.raises(DataError, match=r"lonely has nothing for sop: 4 documents of one sentence"):
+        pretrain(recipe_of(content, name="r"), tmp_path / "out")
     content = content_of(tmp_path)
     shard = next((tmp_path / "train").glob("*.ids.npy"))
     whole = shard.read_bytes()

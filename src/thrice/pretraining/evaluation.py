@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ COUNTED_TOKENS = 5_000_000
 class Sample:
     """Batches of a stage that are evaluated, made when they are first asked for."""
 
-    stream: Callable[[], SegmentStream]
+    stream: SegmentStream
     """Cuts the text as the stage does."""
     objectives: Sequence[str]
     """Those of the stage."""
@@ -37,7 +37,7 @@ class Sample:
         """Give the batches: one pass over the text at most."""
         if not self.batches:
             total = 0
-            for examples, position in self.stream().batches():
+            for examples, position in self.stream.batches():
                 self.batches.append(model.make_batch(examples, seed=SEED, objectives=self.objectives))
                 total += _tokens(examples)
                 if total >= self.tokens or position.pass_number > 0:

@@ -67,15 +67,15 @@ def _pretrain(
         materials = prepare(recipe)
     model = materials.model
     streams = [partial(stream_of, materials.train, recipe, number) for number in range(len(recipe.stages))]
+    opened, samples = [stream() for stream in streams], _samples(materials)
     if restart and ranks.main:  # only now: a mistyped file or key costs nothing
         begin_anew(run)
-    for line in _introduction(materials, [stream() for stream in streams]):
+    for line in _introduction(materials, opened):
         tell(line)
     if (run / "resume").exists():
         tell(f"going on with the run in {run}")
     accelerator = join_accelerator()
     unit, amount = _budget(materials, streams, run, ranks, accelerator.device, tell)
-    samples = _samples(materials)
     facts = evaluation.frequencies(materials.train)
     warned: set[str] = set()
 
@@ -143,7 +143,7 @@ def _samples(materials: Materials) -> list[evaluation.Sample]:
     recipe, text = materials.recipe, materials.held_out or materials.train
     return [
         evaluation.Sample(
-            stream=partial(stream_of, text, recipe, number, seed=evaluation.SEED),
+            stream=stream_of(text, recipe, number, seed=evaluation.SEED),
             objectives=stage.objectives,
             tokens=recipe.evaluation.tokens,
         )

@@ -95,3 +95,10 @@ def test_a_run_near_chance_cannot_be_told_at_this_scale() -> None:
     found = verdict(curve(4.0, rtd=0.2, rtd_auc=0.51, generator_accuracy=0.3), FACTS)
     assert "rtd_auc is 0.510" in found["reasons"][0]
     assert verdict([], FACTS)["verdict"] == "not evaluated"
+
+
+def test_terms_of_which_chance_is_not_known_are_not_called_learned() -> None:
+    own = [{"stage": 1, "share": 1.0, "held_out": {"own": 0.1}, "counts": {"own": 10.0}}]
+    found = verdict(own, FACTS)
+    assert found["verdict"] == "not judged"
+    assert "own" in found["reasons"][0]

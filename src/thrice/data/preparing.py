@@ -17,7 +17,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,9 +25,6 @@ from thrice.data.shards import Shard, ShardRecord, dtype_for, write_shard
 from thrice.data.words import WordStarts
 from thrice.errors import DataError
 from thrice.files import write_json
-
-if TYPE_CHECKING:
-    pass
 
 BLOCK = 1024
 """Sentences tokenised at once."""

@@ -20,6 +20,9 @@ RISE = 0.3
 PAIR_CHANCE = 0.55
 """Accuracy on pairs up to which a model counts as guessing; between it and 1/2 lies what word order alone betrays."""
 
+MASKED_ACCURACIES = ("mlm_accuracy", "mpn_accuracy", "all_token_mlm_accuracy", "generator_accuracy")
+"""Terms that guess tokens; chance in them is the most frequent token."""
+
 
 def warnings_of(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, str]:
     """Give kind of warning -> sentence, from the evaluations so far; a pure function, so that a resumed run repeats it.
@@ -114,17 +117,20 @@ def at_chance(record: Record, name: str) -> bool:
 
 
 def verdict(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, Any]:
-    """Give {"verdict": "learned" or "cannot tell at this scale", "reasons": [...]} from the last evaluation.
+    """Give {"verdict": ..., "reasons": [...]} from the last evaluation: learned, or why that cannot be said.
 
-    Masked accuracy counts as chance up to twice that of always saying the most frequent token. A run that cannot be
-    told is not to be ranked against others.
+    The other verdicts: "cannot tell at this scale", "not judged" where chance is known of none of the terms, as with an
+    objective of another package, and "not evaluated". Masked accuracy counts as chance up to twice that of always
+    saying the most frequent token. A run with reasons is not to be ranked against others.
     """
     if not records:
         return {"verdict": "not evaluated", "reasons": ["the recipe asks for no evaluation"]}
     last, reasons = records[-1], []
     held = last["held_out"]
     chance = 2 * facts["most_frequent"]
-    for name in ("mlm_accuracy", "mpn_accuracy", "all_token_mlm_accuracy", "generator_accuracy"):
+    if not {*MASKED_ACCURACIES, "rtd_auc", "sop", "nsp"} & held.keys():
+        return {"verdict": "not judged", "reasons": [f"nobody knows what chance gives in {', '.join(held)}"]}
+    for name in MASKED_ACCURACIES:
         if name in held and not held[name] > chance:
             reasons.append(
                 f"{name} is {held[name]:.1%} on the evaluated text, no more than twice the "

@@ -137,6 +137,17 @@ for kind, folder in (("ElectraForPreTraining", arguments["folder"]), ("ElectraFo
     assert torch.equal(*tables)
 
 
+def test_passes_over_the_text_leave_special_tokens_out(
+    albert: tuple[Path, dict[str, Any]], electra: tuple[Path, dict[str, Any]]
+) -> None:
+    for _, result in (albert, electra):
+        frames = [3 if "sop" in stage["name"] else 2 for stage in result["stages"]]
+        ends = [0, *(stage["examples"] for stage in result["stages"])]
+        special = sum(frame * (ends[i + 1] - ends[i]) for i, frame in enumerate(frames))
+        text = result["spent"]["tokens"] - special
+        assert result["spent"]["passes"] == pytest.approx(text / result["data"]["train"]["tokens"])
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_other_families_are_saved_as_their_stock_classes(family: str, tmp_path: Path) -> None:
     objectives = ["mlm", "nsp"] if family == "bert" else ["mlm"]

@@ -98,8 +98,9 @@ class SegmentStream:
         """
         self.corpus, self.pairs, self.seed, self.stage = corpus, pairs, seed, stage
         self.max_length, self.batch_tokens, self.short = max_length, batch_tokens, short
-        self._frame = corpus.pair if pairs else corpus.single
-        least = len(self._frame) + (2 * LEAST if pairs else LEAST)
+        self.frame = corpus.pair if pairs else corpus.single
+        """Special tokens around each segment or pair."""
+        least = len(self.frame) + (2 * LEAST if pairs else LEAST)
         problems = []
         if pairs is not None and pairs not in PAIRS:
             problems.append(f"pairs is {pairs!r}, expected {' or '.join(PAIRS)} or None")
@@ -189,7 +190,7 @@ class SegmentStream:
         """Cut one shard, shuffle its segments and fill them into batches."""
         codes, text = self._text(number)
         key = (self.seed, self.stage, pass_number, number)
-        room, draws = self.max_length - len(self._frame), Draws(1, *key)
+        room, draws = self.max_length - len(self.frame), Draws(1, *key)
         cut: Cut
         if self.pairs:
             cut = cut_pairs(text, self.pairs, room=room, short=self.short, draws=draws)
@@ -198,7 +199,7 @@ class SegmentStream:
         self._left.update(cut.left)
         order = shuffled(len(cut.spans), 2, *key)
         table = cut.table()[order]
-        ends = np.cumsum(table[:, 1] - table[:, 0] + table[:, 3] - table[:, 2] + len(self._frame))
+        ends = np.cumsum(table[:, 1] - table[:, 0] + table[:, 3] - table[:, 2] + len(self.frame))
         borders = [0]
         while borders[-1] < len(table):
             used = int(ends[borders[-1] - 1]) if borders[-1] else 0
@@ -237,7 +238,7 @@ class SegmentStream:
         # The code of a special token says that it begins a word.
         before, between, after = (
             np.array(part, dtype=np.uint32) << 1 | 1
-            for part in (self._frame.before, self._frame.between, self._frame.after)
+            for part in (self.frame.before, self.frame.between, self.frame.after)
         )
         pieces = []
         for a, a_end, b, b_end, _ in table.tolist():

@@ -214,7 +214,7 @@ def _outcome(
             "examples": result.examples,
             "seconds": result.seconds,
             "wait_seconds": result.wait_seconds,
-            "passes": result.tokens / max(materials.train.num_tokens, 1),
+            "passes": _passes(materials, result),
         },
         "stages": result.stages,
         "evaluations": result.evaluations,
@@ -231,6 +231,16 @@ def _outcome(
         "objectives": {o.name: o.source for o in recipe.built_objectives()},
         "recipe": recipe.facts(),
     }
+
+
+def _passes(materials: Materials, result: BudgetResult) -> float:
+    """Give how often as many tokens of text were read as the corpus has, special tokens aside."""
+    read, examples = result.tokens, 0
+    for number, record in enumerate(result.stages):
+        frame = stream_of(materials.train, materials.recipe, number).frame
+        read -= len(frame) * (record["examples"] - examples)
+        examples = record["examples"]
+    return read / max(materials.train.num_tokens, 1)
 
 
 def _corpus_facts(corpus: Corpus) -> dict[str, Any]:

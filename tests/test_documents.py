@@ -126,6 +126,9 @@ def test_the_column_with_the_text_is_named_where_it_cannot_be_guessed(tmp_path: 
         read(path)
     with pytest.raises(DataError, match="no column 'bdy'; did you mean body"):
         read(path, column="bdy")
+    path.write_text("\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(DataError, match="no column 'bdy'; did you mean body"):
+        read(path, column="bdy")
 
 
 @pytest.mark.parametrize(

@@ -196,10 +196,10 @@ def _hub_rows(loaded: Any) -> Rows:
 
 def _row_documents(name: str, place: str, rows: Rows, column: str | None) -> Iterator[str]:
     """Give the text of every row; "" where it is null or missing, so that whoever counts can count it."""
-    for number, row in rows:
+    for index, (number, row) in enumerate(rows):
         if column is None:
             column = _text_column(name, list(row))
-        elif number == 1 and column not in row:
+        elif index == 0 and column not in row:
             raise DataError(f"{name} has no column {column!r}; {nearest(column, row)}")
         text = row.get(column)
         if text is not None and not isinstance(text, str):

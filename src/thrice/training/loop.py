@@ -38,7 +38,7 @@ from thrice.training.log import open_log, write_line
 from thrice.training.optim import build_optimizer, set_learning_rates, switch_checkpointing
 from thrice.training.progress import Draw, drawing
 from thrice.training.result import FitResult, Record, finished_result, write_result
-from thrice.training.resume import RunState, Sums
+from thrice.training.run_state import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
 from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
 

@@ -109,6 +109,7 @@ def test_values_of_the_wrong_kind_are_named_with_their_place(tmp_path: Path) -> 
         ({"model": {"num_attention_heads": 3}}, "hidden_size 16 is no multiple of num_attention_heads 3"),
         ({"optimizer": {"schedule": "quadratic"}}, "no schedule called 'quadratic'"),
         ({"optimizer": {"adam_beta1": 1.0}}, "adam_beta1 is 1.0, it must be a number in [0, 1)"),
+        ({"seed": 2**32}, "seed is 4294967296, it must be a whole number in [0, 2**32)"),
         ({"tokenizer": None}, "tokenizer is missing"),
     ],
 )

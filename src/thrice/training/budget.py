@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thrice.errors import ConfigError, nearest
-from thrice.training.config import BOOKKEEPING
+from thrice.training.config import BOOKKEEPING, SHARED_RULES, Rules, broken, finite, whole
 
 UNITS = ("tokens", "steps", "flops")
 """In what a budget can be counted."""
@@ -78,31 +78,15 @@ class BudgetConfig:
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in BOOKKEEPING}
 
 
-def _whole(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**32
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("amount", "learning_rate", "adam_epsilon"), lambda v: _number(v) and v > 0, "a number above 0"),
-    (("warmup_steps", "evaluations", "seed"), lambda v: _whole(v, 0), "a whole number of at least 0"),
-    (("log_every_steps",), lambda v: _whole(v, 1), "a whole number of at least 1"),
-    (("save_every_steps",), lambda v: v is None or _whole(v, 1), "a whole number of at least 1"),
-    (("weight_decay",), lambda v: _number(v) and v >= 0, "a number of at least 0"),
-    (("save_seconds", "max_grad_norm"), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0"),
-    (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
-    (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
+_RULES: Rules = (
+    *SHARED_RULES,
+    (("amount",), lambda v: finite(v) and v > 0, "a number above 0"),
+    (("warmup_steps", "evaluations"), lambda v: whole(v, low=0), "a whole number of at least 0"),
 )
 
 
 def _problems(config: BudgetConfig) -> Iterator[str]:
-    for names, holds, rule in _RULES:
-        for name in names:
-            if not holds(getattr(config, name)):
-                yield f"{name} is {getattr(config, name)!r}, it must be {rule}"
+    yield from broken(config, _RULES)
     if config.unit not in UNITS:
         yield f"a budget of {config.unit!r} is none; {nearest(str(config.unit), UNITS)}"
     if config.schedule not in DECAYS:

@@ -68,42 +68,58 @@ class TrainingConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _whole(value: object, *, low: int, high: float = math.inf) -> bool:
+def whole(value: object, *, low: int, high: float = math.inf) -> bool:
+    """Say whether a value is a whole number of low or more and below high."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value < high
 
 
-def _number(value: object) -> bool:
+def finite(value: object) -> bool:
+    """Say whether a value is a number, neither infinite nor nan."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs",), lambda v: _whole(v, low=0), "a whole number of at least 0"),
-    (("batch_size", "log_every_steps"), lambda v: _whole(v, low=1), "a whole number of at least 1"),
+Rules = tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]
+"""Names of fields, what their values must satisfy, and the same in words."""
+
+SHARED_RULES: Rules = (
+    (("learning_rate", "adam_epsilon"), lambda v: finite(v) and v > 0, "a number above 0"),
+    (("weight_decay",), lambda v: finite(v) and v >= 0, "a number of at least 0"),
     (
-        ("max_steps", "save_every_steps"),
-        lambda v: v is None or _whole(v, low=1),
-        "a whole number of at least 1 or None",
+        ("max_grad_norm", "save_seconds"),
+        lambda v: v is None or (finite(v) and v >= 0),
+        "a number of at least 0 or None",
     ),
-    (("learning_rate", "adam_epsilon"), lambda v: _number(v) and v > 0, "a number above 0"),
-    (("save_seconds",), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0 or None"),
-    (("warmup",), lambda v: _number(v) and v >= 0 and (v < 1 or v % 1 == 0), "a fraction in [0, 1) or a whole number"),
-    (("weight_decay",), lambda v: _number(v) and v >= 0, "a number of at least 0"),
-    (("max_grad_norm",), lambda v: v is None or (_number(v) and v >= 0), "a number of at least 0 or None"),
-    (("adam_beta1", "adam_beta2"), lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1)"),
-    (("layerwise_decay",), lambda v: _number(v) and 0 < v <= 1, "a number in (0, 1]"),
-    (("ema_decay",), lambda v: v is None or (_number(v) and 0 < v < 1), "a number between 0 and 1 or None"),
-    (("gradient_checkpointing",), lambda v: isinstance(v, bool), "True or False"),
+    (("adam_beta1", "adam_beta2"), lambda v: finite(v) and 0 <= v < 1, "a number in [0, 1)"),
+    (("layerwise_decay",), lambda v: finite(v) and 0 < v <= 1, "a number in (0, 1]"),
+    (("log_every_steps",), lambda v: whole(v, low=1), "a whole number of at least 1"),
+    (("save_every_steps",), lambda v: v is None or whole(v, low=1), "a whole number of at least 1 or None"),
     # numpy's generator takes 32 bits.
-    (("seed",), lambda v: _whole(v, low=0, high=2**32), "a whole number in [0, 2**32)"),
+    (("seed",), lambda v: whole(v, low=0, high=2**32), "a whole number in [0, 2**32)"),
+)
+"""Of what both loops are asked for."""
+
+_RULES: Rules = (
+    *SHARED_RULES,
+    (("epochs",), lambda v: whole(v, low=0), "a whole number of at least 0"),
+    (("batch_size",), lambda v: whole(v, low=1), "a whole number of at least 1"),
+    (("max_steps",), lambda v: v is None or whole(v, low=1), "a whole number of at least 1 or None"),
+    (("warmup",), lambda v: finite(v) and v >= 0 and (v < 1 or v % 1 == 0), "a fraction in [0, 1) or a whole number"),
+    (("ema_decay",), lambda v: v is None or (finite(v) and 0 < v < 1), "a number between 0 and 1 or None"),
+    (("gradient_checkpointing",), lambda v: isinstance(v, bool), "True or False"),
 )
 
 
-def _problems(config: TrainingConfig) -> Iterator[str]:
-    for names, holds, rule in _RULES:
+def broken(config: object, rules: Rules) -> Iterator[str]:
+    """Say of each value that breaks its rule what it is and what it must be."""
+    for names, holds, rule in rules:
         for name in names:
             value = getattr(config, name)
             if not holds(value):
                 yield f"{name} is {value!r}, it must be {rule}"
+
+
+def _problems(config: TrainingConfig) -> Iterator[str]:
+    yield from broken(config, _RULES)
     try:
         check_schedule(config.schedule)
     except ConfigError as error:

@@ -16,49 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thrice.data.corpus_file import FORMAT, SKIPPED, SourceRecord, frame_of, read_facts, record_of
 from thrice.data.documents import Source, documents_of, find_sources
 from thrice.data.preparing import Preparation, Work, digest_of, in_processes
 from thrice.data.seen import Seen
-from thrice.data.shards import KINDS, FileRecord, Shard, ShardRecord, is_whole, open_shard, verify_shard
+from thrice.data.shards import Shard, ShardRecord, is_whole, open_shard, verify_shard
 from thrice.data.tokenizer import Frame, Tokenizer
 from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json, write_json
 from thrice.locks import locked
-from thrice.schema import misfits, newer_format
-
-FORMAT = 1
-"""Of corpus.json; raised too where the same text would give other shards."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceRecord:
-    """What is written of a source, to know it again."""
-
-    name: str
-    """As the caller named it."""
-    bytes: int | None
-    """On the disk; None for a hub data set."""
-    changed_ns: int | None
-    """When it was last changed, in ns; None for a hub data set."""
-
+from thrice.schema import misfits
 
 SPECIAL = ("cls", "sep", "unk", "mask", "pad")
-SKIPPED = ("duplicate", "empty", "too_short")
-WANTED: dict[str, Any] = {
-    "tokenizer": {
-        "fingerprint": str,
-        "vocab_size": int,
-        "special_ids": {"cls": int, "sep": int, "unk": int, "mask": int, "pad?": int},
-        "single": Frame,
-        "pair": Frame,
-        "second_type": int,
-    },
-    "settings": {"shard_characters": int, "min_tokens": int},
-    "counts": {"documents": int, "sentences": int, "tokens": int, "characters": int},
-    "skipped": dict.fromkeys(SKIPPED, int),
-    "sources": list[SourceRecord],
-    "shards": list[ShardRecord],
-}
+"""Tokens whose ids a corpus knows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +51,7 @@ class Corpus:
         Raises DataError that says which file is absent, cut or damaged, or in what the tokenizers differ.
         """
         folder = Path(folder)
-        corpus = cls._of(folder, _read(folder))
+        corpus = cls._of(folder, read_facts(folder))
         for number, record in enumerate(corpus.shards):
             open_shard(folder, number, record, vocab_size=corpus.vocab_size)
         if tokenizer is not None:
@@ -134,12 +104,12 @@ class Corpus:
     @property
     def single(self) -> Frame:
         """Special tokens around one text."""
-        return _frame(self.facts["tokenizer"]["single"])
+        return frame_of(self.facts["tokenizer"]["single"])
 
     @property
     def pair(self) -> Frame:
         """Special tokens around a pair of texts."""
-        return _frame(self.facts["tokenizer"]["pair"])
+        return frame_of(self.facts["tokenizer"]["pair"])
 
     @property
     def second_type(self) -> int:
@@ -305,7 +275,7 @@ def _finished(folder: Path, head: dict[str, Any], sources: list[Source]) -> Corp
     """
     if not (folder / "corpus.json").exists():
         return dict(_records(folder, _key(head)))
-    content = _read(folder)
+    content = read_facts(folder)
     differing = [key for key in head if content[key] != head[key]]
     stamps = [_stamp(source) for source in sources]
     if [_identity(stamp) for stamp in content["sources"]] != [_identity(stamp) for stamp in stamps]:
@@ -353,34 +323,6 @@ def _clear_away(folder: Path, shards: int) -> None:
             path.unlink(missing_ok=True)
 
 
-# corpus.json
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """Read corpus.json; raises DataError where it is absent, damaged or of another format."""
-    path = folder / "corpus.json"
-    try:
-        content = read_json(path)
-    except FileNotFoundError:
-        begun = any(folder.glob("shard-*.json"))
-        why = "its preparation was not finished: start it again" if begun else "prepare one: thrice corpus"
-        raise DataError(f"{folder} holds no corpus; {why}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    problems = newer_format(content, FORMAT) or misfits(content, WANTED)
-    if problems:
-        raise DataError(f"{path} is damaged: {'; '.join(problems[:5])}")
-    return dict(content)
-
-
-def record_of(content: dict[str, Any]) -> ShardRecord:
-    """Give a record out of JSON that was checked."""
-    if content["files"].keys() != set(KINDS):
-        raise DataError(f"a shard with the files {', '.join(content['files'])}, expected {', '.join(KINDS)}")
-    files = {kind: FileRecord(**record) for kind, record in content["files"].items()}
-    return ShardRecord(**{**content, "files": files})
-
-
 def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     """Give what training must know of a tokenizer; raises DataError where it cannot mask."""
     if tokenizer.mask_token_id is None:
@@ -397,10 +339,6 @@ def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
         "pair": {name: list(ids) for name, ids in dataclasses.asdict(tokenizer.pair).items()},
         "second_type": tokenizer.second_type,
     }
-
-
-def _frame(content: dict[str, list[int]]) -> Frame:
-    return Frame(**{name: tuple(ids) for name, ids in content.items()})
 
 
 def _key(head: dict[str, Any]) -> str:

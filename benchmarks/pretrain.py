@@ -75,7 +75,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, help="what is measured (default: all)")
     parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES, help="shapes of the steps (default: all)")
     parser.add_argument("--texts", nargs="*", default=TEXTS, choices=TEXTS, help="of the steps (default: both)")
-    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens a step at most (default 2048)")
+    parser.add_argument("--batch-tokens", type=int, default=1024, help="tokens a step at most (default 1024)")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a sequence at most (default 128)")
     parser.add_argument("--run-steps", type=int, default=30, help="of the run whose waiting is shown (default 30)")
     parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, not of the clock")
@@ -367,7 +367,7 @@ def profile(case: str, corpus: Corpus, arguments: argparse.Namespace) -> dict[st
         for name in found[0][1]
     }
     config, tokens = model.config, int(statistics.median(batch.num_tokens for batch in batches))
-    rate = gemm_rate(tokens, config.hidden_size, config.intermediate_size)
+    rate = gemm_rate(tokens, config.hidden_size, config.intermediate_size, clock=arguments.clock)
     whole = [sum(forth.values()) + sum(back.values()) for forth, back in found]
     floors = [model.flops(batch) / rate for batch in batches]
     return {

@@ -389,7 +389,7 @@ def dev_corpus(articles: Path) -> Any:
 def small_pretraining(monkeypatch: pytest.MonkeyPatch, articles: Path, dev_corpus: Any) -> Any:
     """The benchmark of pre-training on small shapes, and the words that it is called with."""
     pretrain = benchmark("pretrain")
-    monkeypatch.setattr(pretrain, "gemm_rate", lambda *_: 1e11)
+    monkeypatch.setattr(pretrain, "gemm_rate", lambda *_, **__: 1e11)
     for size in ("tiny", "small"):
         monkeypatch.setitem(PRESETS, f"albert-{size}-zh", SMALL)
     sizes = ["--batch-tokens", "240", "--max-length", "48", "--run-steps", "3"]

@@ -15,6 +15,7 @@ rows alone. *careful, native* has the native tanh GELU too, where the shape has 
 towers share their tables and are given thrice's samples, while thrice draws them within its step.
 Losses and the norms of the gradients are checked equal before anything is timed. Read the padding ratio beside each.
 
+rows: thrice's step against itself with the last call done for all tokens, not for those alone that a head reads.
 profile: thrice's step part by part, both ways, and the floor: the products that `model.flops` counts over the rate that
 this machine reaches on large ones. stream: tokens a second that come out of the shards, what making a batch takes, and
 for how long the steps of a real run wait for batches, which are made in a thread. growth: the time a token of steps of
@@ -27,6 +28,7 @@ side, for a machine that others use too; waiting for batches is always counted b
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import functools
 import gzip
@@ -50,6 +52,8 @@ from timing import arguments_for, gemm_rate, interleave, median, padding_ratio, 
 from thrice.data.corpus import Corpus, prepare_corpus
 from thrice.data.segments import Position, PretrainingExample, SegmentStream
 from thrice.model.config import EncoderConfig
+from thrice.model.encoder import Encoder
+from thrice.model.packing import PackedBatch
 from thrice.model.presets import PRESETS
 from thrice.objectives.base import Vocabulary
 from thrice.objectives.mlm import MaskedLM
@@ -59,7 +63,7 @@ from thrice.training.budget import BudgetConfig, Stage
 from thrice.training.budget_loop import LOG, fit_budget
 
 TEXT = DATA / "zh_tech_articles" / "train.txt.gz"
-PARTS = ("steps", "profile", "stream", "growth")
+PARTS = ("steps", "rows", "profile", "stream", "growth")
 TEXTS = ("segments", "lines")
 CASES = ("albert-tiny", "albert-small", "bert-tiny", "electra-tiny", "electra-small")
 BETWEEN = "loss, samples, metrics"
@@ -103,6 +107,8 @@ def measure(corpus: Corpus, arguments: argparse.Namespace) -> dict[str, Any]:
             f"{case}, {kind}": steps(case, kind, corpus, arguments)
             for case, kind in itertools.product(arguments.cases, arguments.texts)
         }
+    if "rows" in arguments.parts:
+        result["rows"] = {case: rows_read(case, corpus, arguments) for case in arguments.cases}
     if "profile" in arguments.parts:
         result["profile"] = {case: profile(case, corpus, arguments) for case in arguments.cases}
     if "stream" in arguments.parts:
@@ -277,6 +283,42 @@ def stepper(
         return clock() - started
 
     return step
+
+
+# The rows that are read
+
+
+def rows_read(case: str, corpus: Corpus, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Give the ratio of a step whose last call is done for all tokens over thrice's, on segments."""
+    model = model_of(case, corpus)
+    sizes = {"max_length": arguments.max_length, "batch_tokens": arguments.batch_tokens}
+    batches = batches_of("segments", model, corpus, count=arguments.rounds, **sizes)
+    whole = copy.deepcopy(model)
+    for encoder in whole.stock_encoders().values():
+        encoder.forward = functools.partial(all_rows, encoder)  # type: ignore[method-assign]
+
+    def side(own: PretrainingModel) -> Callable[[int], float]:
+        step = stepper(list(own.parameters()), arguments.clock)
+        return lambda turn: step(lambda: own.loss(batches[turn]))
+
+    with torch.no_grad():
+        losses = [float(one.loss(batches[0])) for one in (model, whole)]
+    if abs(losses[0] - losses[1]) > 1e-6 * abs(losses[0]):
+        raise SystemExit(f"the sides do not compute the same: losses {losses}")
+    thrice = side(model)
+    spent = interleave({"whole": side(whole), "thrice": thrice, "again": thrice}, rounds=arguments.rounds)
+    return {
+        "gflop": statistics.median(model.flops(batch) for batch in batches) / 1e9,
+        "ratio": ratio(spent["thrice"], spent["whole"]),
+        "control": ratio(spent["thrice"], spent["again"]),
+    }
+
+
+def all_rows(encoder: Encoder, packed: PackedBatch, *, rows: torch.Tensor | None = None) -> Any:
+    """Give states of tokens after a pass that makes those of all."""
+    states = Encoder.forward(encoder, packed)
+    assert isinstance(states, torch.Tensor)
+    return states if rows is None else states.index_select(0, rows)
 
 
 # Where the time goes
@@ -472,6 +514,10 @@ def table(result: Mapping[str, Any]) -> str:
             f"{one['tokens_per_step']:.0f} tokens in {one['sequences_per_step']:.0f} sequences; padding ratio "
             f"{one['padding_ratio']:.2f}, of filled rows {one['careful_padding_ratio']:.2f}",
         ]
+    for name, one in result.get("rows", {}).items():
+        found.append(
+            f"{name}: {times(one['ratio'])} over the last call for all tokens; control {times(one['control'])}"
+        )
     for name, one in result.get("profile", {}).items():
         found.append(
             f"{name}: {one['whole_ms']:.0f} ms a step of {one['tokens_per_step']} tokens; floor {one['floor_ms']:.0f} "

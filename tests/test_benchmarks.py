@@ -435,12 +435,14 @@ def test_parts_of_a_step_reading_and_growth_are_measured(
     small_pretraining: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretrain, words = small_pretraining
-    words = [*words, "--parts", "profile", "stream", "growth", "--cases", "albert-tiny", "electra-tiny"]
+    words = [*words, "--parts", "rows", "profile", "stream", "growth", "--cases", "albert-tiny", "electra-tiny"]
     pretrain.main([*words, "--json"])
     found = printed(capsys)
     parts = found["profile"]["electra-tiny"]["milliseconds"]
     assert {"embeddings", "encoder", "rtd head", "generator encoder", "generator mlm head", "optimiser"} < set(parts)
     assert found["profile"]["albert-tiny"]["gflop"] > 0
+    assert set(found["rows"]) == {"albert-tiny", "electra-tiny"}
+    assert found["rows"]["albert-tiny"]["ratio"]["median"] > 0
     assert found["stream"]["stream_tokens_per_second"]["median"] > 0
     assert 0 <= found["stream"]["share_waiting"] < 1
     assert set(found["growth"]["growth"]) == {"2", "4"}

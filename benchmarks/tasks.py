@@ -130,7 +130,7 @@ def main(words: list[str] | None = None) -> None:
     if arguments.cpu_time and arguments.threads != 1:
         parser.error("--cpu-time adds up what all threads worked: use it with --threads 1")
     torch.set_num_threads(arguments.threads)
-    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    arguments.clock = clock = time.process_time if arguments.cpu_time else time.perf_counter
     if arguments.profile:
         profile(CASES[arguments.profile], arguments)
         return
@@ -192,7 +192,7 @@ def training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     lengths = [packed_of(batch).lengths for batch in batches]
     config = model.encoder.config
     rows = int(statistics.median(map(sum, lengths)))
-    rate = gemm_rate(rows, config.hidden_size, config.intermediate_size, measured=arguments.seconds)
+    rate = gemm_rate(rows, config.hidden_size, config.intermediate_size, clock=arguments.clock)
     floors = [3 * forward_flops(config, own) / rate for own in lengths]
     return {
         "file": case.file,
@@ -386,7 +386,7 @@ def batched_triples(head: str, arguments: argparse.Namespace) -> dict[str, Any]:
         {name: lambda _, work=work: arguments.seconds(work) for name, work in order.items()}, rounds=arguments.rounds
     )
     config, lengths = model.encoder.config, model.task.encode(tuned.model.task.from_texts(texts), words).lengths
-    rate = gemm_rate(4096, config.hidden_size, config.intermediate_size, measured=arguments.seconds)
+    rate = gemm_rate(4096, config.hidden_size, config.intermediate_size, clock=arguments.clock)
     floor = forward_flops(config, lengths.tolist()) / rate
     return {
         "sentences": len(texts),

@@ -38,11 +38,11 @@ def show(result: Mapping[str, Any], *, as_json: bool, text: Callable[[Mapping[st
     print(json.dumps(result, ensure_ascii=False) if as_json else text(result), flush=True)
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Give how long one call takes."""
-    started = time.perf_counter()
+def seconds(work: Callable[[], Any], *, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Give how long one call takes on a clock."""
+    started = clock()
     work()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def interleave(sides: Mapping[str, Side], *, rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
@@ -98,15 +98,10 @@ def _total(pairs: Sequence[tuple[float, float]]) -> float:
     return sum(b for _, b in pairs) / sum(a for a, _ in pairs)
 
 
-def gemm_rate(
-    rows: int, inner: int, columns: int, *, measured: Callable[[Callable[[], Any]], float] | None = None
-) -> float:
-    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 100.
-
-    measured: gives the seconds of one call; `seconds` where None.
-    """
+def gemm_rate(rows: int, inner: int, columns: int, *, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Give the floating-point operations per second of (rows, inner) x (inner, columns), the best of 100."""
     a, b = torch.randn(rows, inner), torch.randn(inner, columns)
-    return 2 * rows * inner * columns / min((measured or seconds)(lambda: a @ b) for _ in range(100))
+    return 2 * rows * inner * columns / min(seconds(lambda: a @ b, clock=clock) for _ in range(100))
 
 
 def forward_flops(config: Any, lengths: Sequence[int]) -> float:

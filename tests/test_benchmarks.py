@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gzip
 import importlib
 import json
 import re
@@ -17,11 +18,13 @@ import pytest
 import torch
 
 from thrice import cli
+from thrice.data.corpus import prepare_corpus
 from thrice.model import layer
+from thrice.model.packing import pack
 from thrice.model.presets import PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check", "kernels", "tasks")
+SCRIPTS = ("finetune", "predict", "commands", "scaling", "gpu_check", "kernels", "tasks", "pretrain")
 SMALL = PRESETS["albert-tiny-zh"].replace(
     embedding_size=16, hidden_size=24, num_attention_heads=3, intermediate_size=48, max_position_embeddings=64
 )
@@ -366,3 +369,109 @@ def test_decoding_and_triples_are_measured_where_both_ways_answer_the_same(
     monkeypatch.setattr(few_rows, "cached", lambda *_, **__: torch.zeros(2, 3, dtype=torch.long) - 1)
     with pytest.raises(SystemExit, match="do not write the same"):
         few_rows.main(words)
+
+
+@pytest.fixture
+def articles(tmp_path: Path, shared_data: Path) -> Path:
+    """The first paragraphs of the held-out technical articles."""
+    written = gzip.decompress((shared_data / "zh_tech_articles" / "dev.txt.gz").read_bytes()).decode("utf-8")
+    (tmp_path / "text.txt").write_text("\n".join(written.split("\n")[:150]), encoding="utf-8")
+    return tmp_path / "text.txt"
+
+
+@pytest.fixture
+def dev_corpus(articles: Path) -> Any:
+    """Their corpus."""
+    return prepare_corpus(articles, benchmark("texts").chinese_tokenizer(), articles.parent / "corpus")
+
+
+@pytest.fixture
+def small_pretraining(monkeypatch: pytest.MonkeyPatch, articles: Path, dev_corpus: Any) -> Any:
+    """The benchmark of pre-training on small shapes, and the words that it is called with."""
+    pretrain = benchmark("pretrain")
+    monkeypatch.setattr(pretrain, "gemm_rate", lambda *_, **__: 1e11)
+    for size in ("tiny", "small"):
+        monkeypatch.setitem(PRESETS, f"albert-{size}-zh", SMALL)
+    sizes = ["--batch-tokens", "240", "--max-length", "48", "--run-steps", "3"]
+    return pretrain, [
+        "--text",
+        str(articles),
+        "--corpus",
+        str(dev_corpus.folder),
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+        "--cpu-time",
+        *sizes,
+    ]
+
+
+@pytest.mark.parametrize("case", ["albert-tiny", "bert-tiny", "electra-small"])
+def test_a_step_of_pretraining_is_measured_against_padded_and_filled_stock_classes(
+    case: str, small_pretraining: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain, words = small_pretraining
+    pretrain.main([*words, "--parts", "steps", "--cases", case, "--json"])
+    found = printed(capsys)["steps"]
+    assert set(found) == {f"{case}, segments", f"{case}, lines"}
+    one = found[f"{case}, lines"]
+    sides = {"stock", "careful", *(("careful, native",) if case == "albert-tiny" else ())}
+    assert set(one["over"]) == sides
+    assert one["over"]["stock"]["median"] > 0
+    assert 1 <= one["careful_padding_ratio"] <= one["padding_ratio"]
+
+
+def test_rows_are_filled_with_sequences_that_do_not_see_one_another() -> None:
+    packed = pack([[1, 2, 3], [4, 5, 6, 7, 8], [9, 10]])
+    laid = benchmark("stock_pretraining").filled(packed, width=5)
+    assert laid.inputs["input_ids"].tolist() == [[4, 5, 6, 7, 8], [1, 2, 3, 9, 10]]
+    assert laid.inputs["position_ids"].tolist()[1] == [0, 1, 2, 0, 1]
+    assert laid.inputs["attention_mask"][1, 0].int().tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 1]] * 2
+    assert laid.inputs["input_ids"].flatten()[laid.places].tolist() == packed.input_ids.tolist()
+
+
+def test_parts_of_a_step_reading_and_growth_are_measured(
+    small_pretraining: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain, words = small_pretraining
+    words = [*words, "--parts", "rows", "profile", "stream", "growth", "--cases", "albert-tiny", "electra-tiny"]
+    pretrain.main([*words, "--json"])
+    found = printed(capsys)
+    parts = found["profile"]["electra-tiny"]["milliseconds"]
+    assert {"embeddings", "encoder", "rtd head", "generator encoder", "generator mlm head", "optimiser"} < set(parts)
+    assert found["profile"]["albert-tiny"]["gflop"] > 0
+    assert set(found["rows"]) == {"albert-tiny", "electra-tiny"}
+    assert found["rows"]["albert-tiny"]["ratio"]["median"] > 0
+    assert found["stream"]["stream_tokens_per_second"]["median"] > 0
+    assert 0 <= found["stream"]["share_waiting"] < 1
+    assert set(found["growth"]["growth"]) == {"2", "4"}
+    pretrain.main(words)
+    assert re.search(r"growth, albert-tiny: .* at 4x", capsys.readouterr().out)
+
+
+def test_a_profile_parts_the_step_and_leaves_its_gradients_as_they_are(small_pretraining: Any, dev_corpus: Any) -> None:
+    pretrain, _ = small_pretraining
+    model = pretrain.model_of("albert-tiny", dev_corpus)
+    (batch,) = pretrain.batches_of("segments", model, dev_corpus, count=1, max_length=32, batch_tokens=96)
+    model.loss(batch).backward()
+    whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    cuts = pretrain.cut_apart(model, time.perf_counter)
+    pretrain.in_parts(model, batch, cuts, lambda: None)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, whole[name], atol=1e-7, rtol=1e-5, msg=name)
+
+
+def test_a_stock_side_of_pretraining_with_other_weights_is_no_comparison(
+    small_pretraining: Any, dev_corpus: Any
+) -> None:
+    pretrain, _ = small_pretraining
+    model = pretrain.model_of("electra-tiny", dev_corpus)
+    (batch,) = pretrain.batches_of("segments", model, dev_corpus, count=1, max_length=32, batch_tokens=96)
+    stocks = {name: (s, s.prepared(batch)) for name, s in pretrain.stocks_of(model, width=32).items()}
+    pretrain.check_equal(model, batch, stocks)
+    with torch.no_grad():
+        stocks["careful"][0].discriminator.discriminator_predictions.dense.bias[0] += 0.5
+    with pytest.raises(SystemExit, match="do not compute the same"):
+        pretrain.check_equal(model, batch, stocks)

@@ -118,3 +118,33 @@ def test_the_states_before_the_last_norm_have_a_gradient_with_checkpointing_too(
         gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
     assert len(gradients[0]) > 10
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_states_of_some_tokens_and_what_they_teach_are_those_of_all_tokens(encoder: Encoder, twice: bool) -> None:
+    for dropout in (m for m in encoder.modules() if hasattr(m, "p")):
+        dropout.p = 0.0
+    for block in encoder.attention:
+        block.attention_dropout = 0.0
+    encoder.train(twice)
+    encoder.gradient_checkpointing = twice
+    rows = torch.tensor([11, 0, 4, 5])
+    found = []
+    for states in (encoder(BATCH).index_select(0, rows), encoder(BATCH, rows=rows)):
+        encoder.zero_grad()
+        (states * torch.arange(states.numel()).view_as(states).cos()).sum().backward()
+        found.append((states.detach(), {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}))
+    (all_states, all_gradients), (some_states, some_gradients) = found
+    torch.testing.assert_close(some_states, all_states, atol=1e-6, rtol=1e-6)
+    assert all_gradients.keys() == some_gradients.keys()
+    for name, gradient in all_gradients.items():
+        torch.testing.assert_close(some_gradients[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_some_rows_without_gradients_are_those_of_all_rows(encoder: Encoder) -> None:
+    rows = torch.tensor([14, 2, 9])
+    with torch.no_grad():
+        whole, before = encoder(BATCH, before_last_norm=True)
+        some, some_before = encoder(BATCH, before_last_norm=True, rows=rows)
+    torch.testing.assert_close(some, whole[rows], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(some_before, before[rows], atol=1e-6, rtol=1e-6)

@@ -134,8 +134,8 @@ class Known(nn.Module):
         super().__init__()
         self.given, self.heads = states, nn.ModuleDict()
 
-    def forward(self, batch: Any) -> torch.Tensor:
-        return self.given
+    def forward(self, batch: Any, *, rows: torch.Tensor | None = None) -> torch.Tensor:
+        return self.given if rows is None else self.given[rows]
 
     def predict_tokens(self, rows: torch.Tensor) -> torch.Tensor:
         return rows

@@ -62,22 +62,26 @@ class Encoder(nn.Module):
         for name in heads:
             self.add_head(name, num_labels=num_labels, generator=generator)
 
-    def forward(self, batch: PackedBatch, *, before_last_norm: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, batch: PackedBatch, *, before_last_norm: bool = False, rows: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Give hidden states (T, H) of a packed batch after the last call.
 
         before_last_norm: give (states, what went into the last call's last LayerNorm), (T, H) both.
+        rows: (N,) packed indices of the tokens that somebody reads: give (N, H), in that order. What the last call does
+        after its attention is done for these tokens alone; their states are the same.
         """
         hidden = self.embeddings(batch)
         if not (torch.is_grad_enabled() or self.training) and is_plain_float_on_cpu(hidden):
             calls = self._weights_of_calls()
             if calls is not None:
-                states, before = infer(hidden, batch, self.config, calls=calls)
+                states, before = infer(hidden, batch, self.config, calls=calls, rows=rows)
                 return (states, before) if before_last_norm else states
         twice = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         last = self.config.num_calls - 1
         for i, (attention, ffn) in enumerate(zip(self.config.attention_map, self.config.ffn_map, strict=True)):
             blocks = self.attention[attention], self.ffn[ffn]
-            more: dict[str, Any] = {"before_norm": True} if before_last_norm and i == last else {}
+            more: dict[str, Any] = {"rows": rows, "before_norm": before_last_norm} if i == last else {}
             if twice:
                 hidden = checkpoint(_call, *blocks, hidden, batch, use_reentrant=False, **more)
             else:
@@ -151,8 +155,17 @@ class Encoder(nn.Module):
         return head
 
 
-def _call(attention: nn.Module, ffn: nn.Module, hidden: Tensor, batch: PackedBatch, **more: bool) -> Any:
-    return ffn(attention(hidden, batch), **more)
+def _call(
+    attention: nn.Module,
+    ffn: nn.Module,
+    hidden: Tensor,
+    batch: PackedBatch,
+    *,
+    rows: Tensor | None = None,
+    before_norm: bool = False,
+) -> Any:
+    attended = attention(hidden, batch) if rows is None else attention(hidden, batch, rows=rows)
+    return ffn(attended, before_norm=True) if before_norm else ffn(attended)
 
 
 @torch.no_grad()

@@ -61,13 +61,17 @@ def training_flops(config: EncoderConfig, *, tokens: int) -> int:
     return 3 * forward_flops(config, tokens=tokens)
 
 
-def packed_flops(config: EncoderConfig, lengths: Sequence[int]) -> int:
+def packed_flops(config: EncoderConfig, lengths: Sequence[int], *, rows: int | None = None) -> int:
     """Give floating-point operations of one forward pass over a packed batch of sequences of these lengths, in tokens.
 
-    The same products as `forward_flops`, for sequences of any lengths together.
+    The same products as `forward_flops`, for sequences of any lengths together. rows: tokens whose states are asked
+    for, all where None; the last call's output and feed-forward products are those of these tokens.
     """
-    scores = 2 * 2 * config.num_calls * config.hidden_size * sum(length * length for length in lengths)
-    return sum(lengths) * forward_flops(config, tokens=0) + scores
+    hidden, tokens = config.hidden_size, sum(lengths)
+    scores = 2 * 2 * config.num_calls * hidden * sum(length * length for length in lengths)
+    unread = 0 if rows is None else tokens - rows
+    left_out = 2 * unread * (hidden * hidden + 2 * hidden * config.intermediate_size)
+    return tokens * forward_flops(config, tokens=0) + scores - left_out
 
 
 def head_flops(config: EncoderConfig, head: str, *, rows: int, num_labels: int = 2) -> int:

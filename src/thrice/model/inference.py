@@ -22,17 +22,25 @@ Weights = tuple[Tensor, ...]
 
 
 def infer(
-    hidden: Tensor, batch: PackedBatch, config: EncoderConfig, *, calls: Sequence[tuple[Weights, Weights]]
+    hidden: Tensor,
+    batch: PackedBatch,
+    config: EncoderConfig,
+    *,
+    calls: Sequence[tuple[Weights, Weights]],
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Give hidden states (T, H) after all calls, from those before the first, and what went into the last LayerNorm.
 
-    calls: the weights of the attention and of the feed-forward block that each call uses.
+    calls: the weights of the attention and of the feed-forward block that each call uses. rows: see `Encoder.forward`.
     """
     width, eps = (config.hidden_size,), config.layer_norm_eps
     before = hidden
     activation = gelu_tanh if config.hidden_act == "gelu_new" else ACTIVATION[config.hidden_act]
-    for (qkv_w, qkv_b, o_w, o_b, g_1, b_1), (in_w, in_b, out_w, out_b, g_2, b_2) in calls:
+    for i, (attention, ffn) in enumerate(calls, start=1):
+        (qkv_w, qkv_b, o_w, o_b, g_1, b_1), (in_w, in_b, out_w, out_b, g_2, b_2) = attention, ffn
         context = attend(F.linear(hidden, qkv_w, qkv_b), batch, num_heads=config.num_attention_heads, dropout=0.0)
+        if rows is not None and i == len(calls):
+            hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
         hidden = torch.layer_norm(F.linear(context, o_w, o_b).add_(hidden), width, g_1, b_1, eps)
         inner = activation(F.linear(hidden, in_w, in_b))
         before = F.linear(inner, out_w, out_b).add_(hidden)

@@ -25,10 +25,12 @@ class AttentionBlock(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """hidden: (T, H). Returns (T, H)."""
+    def forward(self, hidden: Tensor, batch: PackedBatch, *, rows: Tensor | None = None) -> Tensor:
+        """hidden: (T, H). Returns (T, H), or (N, H) of the tokens `rows`, (N,) packed indices."""
         dropout = self.attention_dropout if self.training else 0.0
         context = attend(self.qkv(hidden), batch, num_heads=self.num_heads, dropout=dropout)
+        if rows is not None:
+            hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
         return self.LayerNorm(hidden + self.dropout(self.output(context)))
 
     def weights(self) -> Weights | None:

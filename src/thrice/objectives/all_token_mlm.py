@@ -57,7 +57,9 @@ class AllTokenMLM(ReplacingObjective):
         init_weights(copy, std=model.config.initializer_range, generator=generator)
         model.towers[COPY] = copy
 
-    def outcome(self, model: PretrainingModel, part: Replacement, clean: PackedBatch, states: Tensor | None) -> Outcome:
+    def outcome(
+        self, model: PretrainingModel, part: Replacement, clean: PackedBatch, first: Tensor | None, *, followed: bool
+    ) -> Outcome:
         """Give the generator's terms; all_token_mlm; its accuracy: the likeliest token of the MLM head at the chosen
         places; and copy_accuracy: over all tokens, whether D > 1/2 where the right token stands and only there.
         """
@@ -75,10 +77,13 @@ class AllTokenMLM(ReplacingObjective):
             "all_token_mlm_accuracy": Term(chosen.sum().float(), float(masked.count)),
             "copy_accuracy": Term(copied.sum().float(), tokens),
         }
-        return Outcome(found.terms | terms, states)
+        first = states.index_select(0, clean.starts) if followed else None
+        return Outcome(found.terms | terms, first)
 
-    def flops(self, model: PretrainingModel, part: Replacement, clean: PackedBatch, *, reads: bool) -> int:
-        del reads
+    def flops(
+        self, model: PretrainingModel, part: Replacement, clean: PackedBatch, *, reads: bool, followed: bool
+    ) -> int:
+        del reads, followed
         copy = 2 * clean.num_tokens * model.config.hidden_size
         head = head_flops(model.config, "mlm", rows=clean.num_tokens)
         return 3 * (self.flops_of_towers(model, part, clean) + head + copy)

@@ -105,8 +105,9 @@ class Outcome:
 
     terms: dict[str, Term]
     """Name -> term; names are the objective's own."""
-    states: Tensor
-    """(T, H): hidden states that the main encoder gave, for an objective on pairs to read."""
+    first: Tensor | None
+    """(B, H): states that the main encoder gave the first tokens, in the caller's order, for an objective on pairs to
+    read; None where none follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,18 +158,22 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def outcome(self, model: PretrainingModel, part: Any, clean: PackedBatch, states: Tensor | None) -> Outcome:
-        """Give the terms of a part. states: what an earlier objective of the same batch had from the encoder, or None.
+    def outcome(
+        self, model: PretrainingModel, part: Any, clean: PackedBatch, first: Tensor | None, *, followed: bool
+    ) -> Outcome:
+        """Give the terms of a part.
 
+        first: states of first tokens that an earlier objective of the same batch had from the encoder, or None.
+        followed: whether an objective on pairs will read those of this one.
         Tensors are on the model's device. Avoid what waits for it (`item`, `tolist`, `cpu`): of the objectives here
         only mpn does, which draws its sets on the CPU.
         """
 
     @abstractmethod
-    def flops(self, model: PretrainingModel, part: Any, clean: PackedBatch, *, reads: bool) -> int:
+    def flops(self, model: PretrainingModel, part: Any, clean: PackedBatch, *, reads: bool, followed: bool) -> int:
         """Give floating-point operations of a training step on a part: all its towers and heads, both ways.
 
-        reads: whether states of another objective are there to be read.
+        reads: whether states of another objective are there to be read. followed: as in `outcome`.
         """
 
 
@@ -222,20 +227,24 @@ class PairObjective(Objective):
         labels = [example.pair_label for example in examples]
         return Labels(torch.tensor(labels), sum(label != NO_PAIR for label in labels))
 
-    def outcome(self, model: PretrainingModel, part: Labels, clean: PackedBatch, states: Tensor | None) -> Outcome:
-        if states is None:
-            states = model.states(clean)
+    def outcome(
+        self, model: PretrainingModel, part: Labels, clean: PackedBatch, first: Tensor | None, *, followed: bool
+    ) -> Outcome:
+        del followed
+        if first is None:
+            first = model.states(clean, rows=clean.starts)
         heads = model.encoder.heads
-        logits = heads["sentence_pair"](heads["pooler"](states.index_select(0, clean.starts))).float()
+        logits = heads["sentence_pair"](heads["pooler"](first)).float()
         total = F.cross_entropy(logits, part.labels, ignore_index=NO_PAIR, reduction="sum")
         right = (logits.detach().argmax(1) == part.labels).sum().float()
         terms = {
             self.name: Term(total, float(part.num_pairs), self.weight),
             f"{self.name}_accuracy": Term(right, float(part.num_pairs)),
         }
-        return Outcome(terms, states)
+        return Outcome(terms, first)
 
-    def flops(self, model: PretrainingModel, part: Labels, clean: PackedBatch, *, reads: bool) -> int:
+    def flops(self, model: PretrainingModel, part: Labels, clean: PackedBatch, *, reads: bool, followed: bool) -> int:
+        del followed
         config, rows = model.config, len(clean.lengths)
         heads = sum(head_flops(config, head, rows=rows) for head in ("pooler", "sentence_pair"))
-        return 3 * (heads + (0 if reads else packed_flops(config, clean.lengths)))
+        return 3 * (heads + (0 if reads else packed_flops(config, clean.lengths, rows=rows)))

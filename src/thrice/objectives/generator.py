@@ -129,7 +129,7 @@ class ReplacingObjective(Objective):
         sample is another token than the original.
         """
         generator, masked = generator_of_model(model), part.masked
-        logits = generator.predict_tokens(generator(masked.packed).index_select(0, masked.positions))
+        logits = generator.predict_tokens(generator(masked.packed, rows=masked.positions))
         losses, right = predicted(logits, masked.targets)
         samples = sample_tokens(logits[:, : model.vocabulary.num_tokens], part.noise)
         differs = samples != masked.targets
@@ -146,8 +146,9 @@ class ReplacingObjective(Objective):
     def flops_of_towers(self, model: PretrainingModel, part: Replacement, clean: PackedBatch) -> int:
         """Give floating-point operations of a forward pass of both encoders and of the generator's head."""
         config = generator_of_model(model).config
-        towers = packed_flops(config, clean.lengths) + packed_flops(model.config, clean.lengths)
-        return towers + head_flops(config, "mlm", rows=part.masked.count)
+        rows = part.masked.count
+        towers = packed_flops(config, clean.lengths, rows=rows) + packed_flops(model.config, clean.lengths)
+        return towers + head_flops(config, "mlm", rows=rows)
 
 
 def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:

@@ -109,7 +109,7 @@ def _variance(
             drawn_seed = seed * draws + draw
             part = objective.corrupt([example], clean, seed=drawn_seed, vocabulary=model.vocabulary)
             part = dataclasses.replace(part, uniform=uniform).to(device)
-            loss = objective.outcome(model, part, clean.to(device), None).terms["mpn"].mean
+            loss = objective.outcome(model, part, clean.to(device), None, followed=False).terms["mpn"].mean
             gradients = torch.autograd.grad(loss, parameters)
             for held, gradient in zip(sums, gradients, strict=True):
                 held += gradient

@@ -71,22 +71,25 @@ class MaskedLM(Objective):
         )
 
     def outcome(
-        self, model: PretrainingModel, part: MaskedTokens, clean: PackedBatch, states: Tensor | None
+        self, model: PretrainingModel, part: MaskedTokens, clean: PackedBatch, first: Tensor | None, *, followed: bool
     ) -> Outcome:
-        states = model.states(part.packed)
-        logits = model.encoder.predict_tokens(states.index_select(0, part.positions))
+        chosen, first = model.states_at(part.packed, part.positions, with_first=followed)
+        logits = model.encoder.predict_tokens(chosen)
         losses, right = predicted(logits, part.targets)
         count = float(part.count)
         terms = {
             "mlm": Term(losses.sum(), count, self.weight),
             "mlm_accuracy": Term(right.sum().float(), count),
         }
-        return Outcome(terms, states)
+        return Outcome(terms, first)
 
-    def flops(self, model: PretrainingModel, part: MaskedTokens, clean: PackedBatch, *, reads: bool) -> int:
+    def flops(
+        self, model: PretrainingModel, part: MaskedTokens, clean: PackedBatch, *, reads: bool, followed: bool
+    ) -> int:
         del reads
         head = head_flops(model.config, "mlm", rows=part.count)
-        return 3 * (packed_flops(model.config, clean.lengths) + head)
+        rows = part.count + followed * len(clean.lengths)
+        return 3 * (packed_flops(model.config, clean.lengths, rows=rows) + head)
 
 
 PLUGIN = MaskedLM

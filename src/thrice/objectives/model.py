@@ -66,11 +66,19 @@ class PretrainingModel(nn.Module):
         """Shape of the main encoder."""
         return self.encoder.config
 
-    def states(self, packed: PackedBatch) -> Tensor:
-        """Give hidden states (T, H) of the main encoder."""
-        states = self.encoder(packed)
+    def states(self, packed: PackedBatch, *, rows: Tensor | None = None) -> Tensor:
+        """Give hidden states (T, H) of the main encoder, or those of the tokens `rows`, see `Encoder.forward`."""
+        states = self.encoder(packed, rows=rows)
         assert isinstance(states, Tensor)
         return states
+
+    def states_at(self, packed: PackedBatch, positions: Tensor, *, with_first: bool) -> tuple[Tensor, Tensor | None]:
+        """Give (N, H) at packed indices, and (B, H) at first tokens or None: what is not read is not computed."""
+        if not with_first:
+            return self.states(packed, rows=positions), None
+        states = self.states(packed, rows=torch.cat([positions, packed.starts]))
+        chosen, first = states.split([len(positions), len(packed.starts)])
+        return chosen, first
 
     def equip_head(self, name: str, generator: torch.Generator) -> None:
         """Give the main encoder a stock head with fresh weights, unless it carries one."""
@@ -95,10 +103,10 @@ class PretrainingModel(nn.Module):
     def terms(self, batch: PretrainingBatch) -> dict[str, Term]:
         """Give name -> term of every objective of the batch, in their order; those of pairs last."""
         terms: dict[str, Term] = {}
-        states = None
-        for objective in self._in_order(batch):
-            outcome = objective.outcome(self, batch.parts[objective.name], batch.clean, states)
-            states = outcome.states if states is None else states
+        first = None
+        for i, (objective, followed) in enumerate(self._in_order(batch)):
+            outcome = objective.outcome(self, batch.parts[objective.name], batch.clean, first, followed=followed)
+            first = outcome.first if i == 0 else first
             terms |= outcome.terms
         return terms
 
@@ -114,8 +122,8 @@ class PretrainingModel(nn.Module):
         Counted as in `model.flops`: matrix products, a multiply-add as two, the way back as twice the way forth.
         """
         return sum(
-            objective.flops(self, batch.parts[objective.name], batch.clean, reads=i > 0)
-            for i, objective in enumerate(self._in_order(batch))
+            objective.flops(self, batch.parts[objective.name], batch.clean, reads=i > 0, followed=followed)
+            for i, (objective, followed) in enumerate(self._in_order(batch))
         )
 
     def layer_depths(self) -> dict[str, int]:
@@ -164,10 +172,13 @@ class PretrainingModel(nn.Module):
         check_together(chosen)
         return chosen
 
-    def _in_order(self, batch: PretrainingBatch) -> list[Objective]:
-        """Give the objectives of a batch, those on tokens before those on pairs."""
+    def _in_order(self, batch: PretrainingBatch) -> list[tuple[Objective, bool]]:
+        """Give the objectives of a batch, those on tokens first, and whether one on pairs will read what each had."""
         present = [objective for objective in self.objectives if objective.name in batch.parts]
-        return sorted(present, key=lambda objective: isinstance(objective, PairObjective))
+        ordered = sorted(present, key=lambda objective: isinstance(objective, PairObjective))
+        return [
+            (o, i == 0 < len(ordered) - 1 and isinstance(ordered[-1], PairObjective)) for i, o in enumerate(ordered)
+        ]
 
 
 # What one batch cannot have at once, and why.

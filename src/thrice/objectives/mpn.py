@@ -214,15 +214,16 @@ class MaskProposal(Objective):
         owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes.long()).to(device)
         return Chosen(part.places[taken.to(device)], owner, log_q, weights)
 
-    def outcome(self, model: PretrainingModel, part: Candidates, clean: PackedBatch, states: Tensor | None) -> Outcome:
+    def outcome(
+        self, model: PretrainingModel, part: Candidates, clean: PackedBatch, first: Tensor | None, *, followed: bool
+    ) -> Outcome:
         """Give mpn, the weighted loss; mpn_accuracy, a weighted mean; proposal and proposal_baseline, whose sum the
         proposal lowers; effective_sample, (sum of weights)^2 / (B times the sum of squares) with B in place of the sum;
         and second_moment: of the weighted gradients' G over that of uniform masks, estimated from the same draws.
         """
         chosen = self.choose(model, part, clean)
         ids = clean.input_ids.index_copy(0, chosen.positions, part.hidden_ids[chosen.positions])
-        states = model.states(corrupted(clean, ids))
-        rows = states.index_select(0, chosen.positions)
+        rows, first = model.states_at(corrupted(clean, ids), chosen.positions, with_first=followed)
         logits = model.encoder.predict_tokens(rows).float()
         targets = clean.input_ids[chosen.positions]
         losses, right = predicted(logits, targets)
@@ -243,13 +244,16 @@ class MaskProposal(Objective):
             "effective_sample": Term(present.sum(), (present * weights**2).sum()),
             "second_moment": Term(squares.sum(), (weights * norms).sum()),
         }
-        return Outcome(terms, states)
+        return Outcome(terms, first)
 
-    def flops(self, model: PretrainingModel, part: Candidates, clean: PackedBatch, *, reads: bool) -> int:
+    def flops(
+        self, model: PretrainingModel, part: Candidates, clean: PackedBatch, *, reads: bool, followed: bool
+    ) -> int:
         del reads
         config = _proposal_of(model).encoder.config
         proposal = packed_flops(config, clean.lengths) + 2 * clean.num_tokens * config.hidden_size
-        main = packed_flops(model.config, clean.lengths) + head_flops(model.config, "mlm", rows=part.count)
+        rows = part.count + followed * len(clean.lengths)
+        main = packed_flops(model.config, clean.lengths, rows=rows) + head_flops(model.config, "mlm", rows=part.count)
         return 3 * main + (3 if self.proposal_weight else 1) * proposal
 
     @staticmethod

@@ -46,7 +46,9 @@ class ReplacedTokenDetection(ReplacingObjective):
         super().equip(model, generator)
         model.equip_head("rtd", generator)
 
-    def outcome(self, model: PretrainingModel, part: Replacement, clean: PackedBatch, states: Tensor | None) -> Outcome:
+    def outcome(
+        self, model: PretrainingModel, part: Replacement, clean: PackedBatch, first: Tensor | None, *, followed: bool
+    ) -> Outcome:
         """Give the generator's terms, rtd, and rtd_auc.
 
         rtd_auc: how often, of a replaced and an original token of one text, the replaced one scores higher.
@@ -61,10 +63,13 @@ class ReplacedTokenDetection(ReplacingObjective):
             "rtd": Term(loss, float(clean.num_tokens), self.weight * self.discriminator_weight),
             "rtd_auc": Term(won, pairs),
         }
-        return Outcome(found.terms | terms, states)
+        first = states.index_select(0, clean.starts) if followed else None
+        return Outcome(found.terms | terms, first)
 
-    def flops(self, model: PretrainingModel, part: Replacement, clean: PackedBatch, *, reads: bool) -> int:
-        del reads
+    def flops(
+        self, model: PretrainingModel, part: Replacement, clean: PackedBatch, *, reads: bool, followed: bool
+    ) -> int:
+        del reads, followed
         head = head_flops(model.config, "rtd", rows=clean.num_tokens)
         return 3 * (self.flops_of_towers(model, part, clean) + head)
 

@@ -130,11 +130,11 @@ def main(words: list[str] | None = None) -> None:
     if arguments.cpu_time and arguments.threads != 1:
         parser.error("--cpu-time adds up what all threads worked: use it with --threads 1")
     torch.set_num_threads(arguments.threads)
-    arguments.clock = clock = time.process_time if arguments.cpu_time else time.perf_counter
+    arguments.clock = time.process_time if arguments.cpu_time else time.perf_counter
     if arguments.profile:
         profile(CASES[arguments.profile], arguments)
         return
-    arguments.seconds = functools.partial(seconds_by, clock)
+    arguments.seconds = functools.partial(seconds, clock=arguments.clock)
     result: dict[str, Any] = {
         "threads": arguments.threads,
         "rounds": arguments.rounds,
@@ -147,13 +147,6 @@ def main(words: list[str] | None = None) -> None:
     if "triples" in arguments.parts:
         result["triples"] = {head: batched_triples(head, arguments) for head in ("pointer", "conditional")}
     show(result, as_json=arguments.json, text=table)
-
-
-def seconds_by(clock: Callable[[], float], work: Callable[[], Any]) -> float:
-    """Give how long one call takes on a clock."""
-    started = clock()
-    work()
-    return clock() - started
 
 
 # A training step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,36 +15,28 @@ PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def run_block(holding: str, *, name: str) -> ModuleType:
-    """Run the one block of the page that holds a piece of text, as a module of that name."""
+def run_block(holding: str, *, name: str, patch: pytest.MonkeyPatch) -> ModuleType:
+    """Run the one block of the page that holds a piece of text, as a module of that name, known until the test ends."""
     (block,) = [block for block in BLOCKS if holding in block]
     module = ModuleType(name)
-    sys.modules[name] = module  # a dataclass looks up its types there
+    patch.setitem(sys.modules, name, module)  # a dataclass looks up its types there
     exec(compile(block, f"{PAGE.name}: {name}", "exec"), module.__dict__)
     return module
 
 
-@pytest.fixture
-def modules() -> Iterator[None]:
-    """Forget modules that a test has made."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-@pytest.mark.usefixtures("modules")
-def test_the_objective_of_the_page_keeps_the_contract_and_checks_its_options() -> None:
-    plugin = run_block("class SwappedNeighbours", name="thrice.objectives.swapped").PLUGIN
+def test_the_objective_of_the_page_keeps_the_contract_and_checks_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = run_block("class SwappedNeighbours", name="thrice.objectives.swapped", patch=monkeypatch).PLUGIN
     assert plugin.name not in plugins("objectives")
-    run_block("def test_swapped", name="page").test_swapped_neighbours_keep_the_contract_of_objectives()
+    page = run_block("def test_swapped", name="page", patch=monkeypatch)
+    page.test_swapped_neighbours_keep_the_contract_of_objectives()
     with pytest.raises(ValueError, match=r"objective swapped: rate is 1.5, expected a fraction between 0 and 1"):
         plugin(rate=1.5)
 
 
-@pytest.mark.usefixtures("modules")
 def test_the_task_of_the_page_keeps_the_contract(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(plugins("tasks"), "rating", run_block("class Rating(Task)", name="thrice.tasks.rating").PLUGIN)
-    run_block("def test_rating", name="page").test_rating_keeps_the_task_contract(tiny_checkpoint, tmp_path)
+    plugin = run_block("class Rating(Task)", name="thrice.tasks.rating", patch=monkeypatch).PLUGIN
+    monkeypatch.setitem(plugins("tasks"), "rating", plugin)
+    page = run_block("def test_rating", name="page", patch=monkeypatch)
+    page.test_rating_keeps_the_task_contract(tiny_checkpoint, tmp_path)

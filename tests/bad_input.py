@@ -104,12 +104,74 @@ def whole_numbers(held: dict[str, Any]) -> None:
     held["albert.embeddings.LayerNorm.bias"] = held["albert.embeddings.LayerNorm.bias"].long()
 
 
+def recipe(old: str = "", new: str = "", more: str = "") -> Spoil:
+    """Write r.toml, a recipe over the corpus `corpus`, with a piece of it replaced."""
+    assert old in RECIPE
+    return file("r.toml", RECIPE.replace(old, new, 1) + more)
+
+
+def of_corpus(name: str, change: Callable[[bytes], bytes]) -> Spoil:
+    """Write r.toml, and change a file of the corpus."""
+
+    def spoil(place: Path) -> None:
+        recipe()(place)
+        path = place / "corpus" / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return spoil
+
+
+def of_corpus_facts(*path: str, value: Any) -> Spoil:
+    def spoil(place: Path) -> None:
+        recipe()(place)
+        json_file("corpus/corpus.json", *path, value=value)(place)
+
+    return spoil
+
+
+def maskless(place: Path) -> None:
+    (place / "maskless").mkdir()
+    (place / "maskless" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\n", encoding="utf-8")
+    file("t.txt", STORY)(place)
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 0xFF]) + data[-8:]
+
+
+STORY = "A b c d e f g. A h i j k l m.\n\nA n o p q r s. A t u v w x y.\n"
+RECIPE = """\
+name = "r"
+tokenizer = "words"
+[model]
+family = "albert"
+num_hidden_layers = 2
+hidden_size = 12
+num_attention_heads = 2
+max_position_embeddings = 64
+[corpus]
+train = "corpus"
+[budget]
+steps = 4
+[batch]
+tokens = 100
+[[stages]]
+share = 0.5
+max_length = 16
+objectives = ["mlm"]
+[[stages]]
+share = 0.5
+max_length = 32
+objectives = ["mlm", "sop"]
+"""
 TUNE = "finetune model --out out --epochs 1 --max-length 24"
 DATA = f"{TUNE} --data d.csv"
 PREDICT = "predict tuned good.csv"
 UNSHARE = "unshare model new"
 COMPARE = "compare model --data good.csv --out new --max-length 24"
 TASK = "tasks.t.data=good.csv"
+CORPUS = "corpus t.txt --tokenizer words --out new"
+PRETRAIN = "pretrain r.toml --out new"
 OFFSETS = {"dtype": "F32", "shape": [2]}
 
 CASES = [
@@ -304,6 +366,103 @@ CASES = [
     Case("Names and numbers", "a hub id that cannot be reached", "inspect nobody/nothing",
          "no folder called 'nobody/nothing' here, and the model hub does not give it (...)\n- expected a folder, a hub "
          "id that can be reached or was fetched before, zoo:NAME or preset:NAME"),
+    Case("Pre-training: text", "an empty file", CORPUS, "t.txt: no documents to train on", file("t.txt", "")),
+    Case("Pre-training: text", "documents that are too short", f"{CORPUS} --min-tokens 100",
+         "t.txt: no documents to train on; left out: 2 too short", file("t.txt", STORY)),
+    Case("Pre-training: text", "no number of tokens", f"{CORPUS} --min-tokens 0", "min_tokens is 0, it must be at least 1",
+         file("t.txt", STORY)),
+    Case("Pre-training: text", "an ending that nobody knows", "corpus good.csv --tokenizer words --out new",
+         "good.csv: documents come from .txt, .jsonl (also .gz) and .parquet files, not from '.csv'"),
+    Case("Pre-training: text", "no UTF-8", CORPUS, "t.txt: line 4 is not UTF-8 (byte 0xfc); ...",
+         file("t.txt", STORY.encode() + b"f\xfcr\n")),
+    Case("Pre-training: text", "a gz file cut short", CORPUS.replace("t.txt", "t.txt.gz"),
+         "t.txt.gz cannot be read: Compressed file ended before ... - is it a whole copy? test it: gzip -t",
+         file("t.txt.gz", gzip.compress(STORY.encode())[:-20])),
+    Case("Pre-training: text", "which column?", CORPUS.replace("t.txt", "d.jsonl"),
+         "d.jsonl: which column has the text? say it; there are a, b", file("d.jsonl", '{"a": "x", "b": "y"}\n')),
+    Case("Pre-training: text", "a vocabulary without [MASK]", CORPUS.replace("words", "maskless"),
+         "a vocabulary of N tokens without [MASK]: nothing could be hidden in training. - choose another, or train one "
+         "with thrice vocabulary", maskless),
+    Case("Pre-training: text", "other text in the folder of a corpus", CORPUS.replace("new", "corpus"),
+         "corpus holds a corpus with other sources. - choose another folder, or remove this one", file("t.txt", STORY)),
+    Case("Pre-training: text", "a corpus among other things", CORPUS.replace("new", "words"),
+         "words holds other things than a corpus, such as ...; name a new folder", file("t.txt", STORY)),
+    Case("Pre-training: text", "a corpus with the name of a file", CORPUS.replace("new", "good.csv"),
+         "good.csv is a file, expected the name of a folder", file("t.txt", STORY)),
+    Case("Pre-training: text", "a vocabulary among other things", "vocabulary t.txt --size 100 --out corpus",
+         "corpus holds other things than a vocabulary; name a new folder", file("t.txt", STORY)),
+    Case("Pre-training: text", "a vocabulary larger than the memory", "vocabulary t.txt --size 100000000000 --out new",
+         "vocab_size is 100000000000, expected at least 100 and at most 1000000", file("t.txt", STORY)),
+    Case("Pre-training: a prepared corpus", "none", f"{PRETRAIN} --train words",
+         "words holds no corpus; prepare one: thrice corpus", recipe()),
+    Case("Pre-training: a prepared corpus", "of another tokenizer", f"{PRETRAIN} --tokenizer zoo:albert-nano-zh",
+         "corpus was made with another tokenizer: its vocabulary has N tokens and fingerprint ..., the one given N and ... "
+         "- prepare the corpus with this one, in another folder", recipe()),
+    Case("Pre-training: a prepared corpus", "a shard cut in half", PRETRAIN,
+         "corpus/shard-00000.ids.npy is cut short: it has N bytes, expected N. - remove that file and prepare the corpus "
+         "again from the same sources; the other shards are kept",
+         of_corpus("shard-00000.ids.npy", lambda data: data[: len(data) // 2])),
+    Case("Pre-training: a prepared corpus", "a shard with flipped bits", PRETRAIN,
+         "corpus/shard-00000.ids.npy is damaged: its checksum is not the one in corpus.json. - remove that file ...",
+         of_corpus("shard-00000.ids.npy", flipped)),
+    Case("Pre-training: a prepared corpus", "the head of a shard damaged", PRETRAIN,
+         "corpus/shard-00000.words.npy is damaged: ...",
+         of_corpus("shard-00000.words.npy", lambda data: data[:60] + b"((((" + data[64:])),
+    Case("Pre-training: a prepared corpus", "corpus.json with other counts", PRETRAIN,
+         "corpus/corpus.json is damaged: it counts 1000000000000 tokens, its shards hold N",
+         of_corpus_facts("counts", "tokens", value=10**12)),
+    Case("Pre-training: a prepared corpus", "corpus.json with another special token", PRETRAIN,
+         "corpus/corpus.json is damaged: special_ids of its tokenizer are not those of the tokenizer. - copy it "
+         "again, or prepare the corpus again", of_corpus_facts("tokenizer", "special_ids", "mask", value=10**9)),
+    Case("Pre-training: a prepared corpus", "sentence order without two sentences", f"{PRETRAIN} --train single",
+         "single has nothing for sop: N documents of one sentence. - a pair needs two sentences of one document; is there an "
+         "empty line behind every paragraph?", recipe()),
+    Case("Pre-training: a prepared corpus", "the same in the held-out text", f"{PRETRAIN} --held-out single",
+         "single has nothing for sop: N documents of one sentence. - ...", recipe()),
+    Case("Pre-training: recipes", "no such recipe", "pretrain albert-nono --out new",
+         "albert-nono: no such file, and no recipe is called that; did you mean albert-nano...?"),
+    Case("Pre-training: recipes", "a folder", "pretrain words --out new",
+         "words is a folder; expected a recipe's file, such as words/recipe.toml, or name"),
+    Case("Pre-training: recipes", "no TOML", PRETRAIN, "r.toml is no TOML: ...", file("r.toml", "name = ")),
+    Case("Pre-training: recipes", "keys that nobody knows", PRETRAIN,
+         "r.toml: model.num_layers is no key; did you mean num_hidden_layers?", recipe("num_hidden_layers", "num_layers")),
+    Case("Pre-training: recipes", "a wrong kind", PRETRAIN, "r.toml: model.hidden_size is 'x', expected a whole number",
+         recipe("hidden_size = 12", "hidden_size = 'x'")),
+    Case("Pre-training: recipes", "options that are no table", PRETRAIN, "r.toml: objectives.mlm is 1, expected an object",
+         recipe(more="[objectives]\nmlm = 1\n")),
+    Case("Pre-training: recipes", "a rate that is no number", f"{PRETRAIN} --set optimizer.learning_rate=nan",
+         "r.toml: optimizer.learning_rate is nan, expected a number", recipe()),
+    Case("Pre-training: recipes", "a budget of nothing", f"{PRETRAIN} --set budget.tokens=0",
+         "r.toml: budget.tokens is 0, it must be above 0", recipe()),
+    Case("Pre-training: recipes", "two budgets", PRETRAIN,
+         "r.toml: budget gives tokens, steps; expected exactly one of tokens, steps, flops, minutes",
+         recipe("steps = 4", "steps = 4\ntokens = 4")),
+    Case("Pre-training: recipes", "stages that make no whole", PRETRAIN,
+         "r.toml: the stages' shares are 0.4, 0.5: expected parts above 0 that make 1", recipe("share = 0.5", "share = 0.4")),
+    Case("Pre-training: recipes", "sequences longer than the position table and the batch", PRETRAIN,
+         "r.toml: stages[2].max_length 128 is more than batch.tokens 100; stages[2].max_length 128 is more than the model's 64 "
+         "positions", recipe("max_length = 32", "max_length = 128")),
+    Case("Pre-training: recipes", "replaced tokens in an ALBERT", PRETRAIN,
+         "r.toml: rtd wants a model of the family electra, this one is albert", recipe('["mlm"]', '["rtd"]')),
+    Case("Pre-training: recipes", "sentence order in a RoBERTa", PRETRAIN,
+         "r.toml: sop wants a model of the family albert or bert, this one is roberta", recipe('"albert"', '"roberta"')),
+    Case("Pre-training: recipes", "two kinds of pairs", PRETRAIN,
+         "r.toml: stages[2]: objectives: nsp and sop do not go together: ...", recipe('"sop"', '"sop", "nsp"')),
+    Case("Pre-training: recipes", "a pattern that a stage cannot have", PRETRAIN,
+         "r.toml: stages[2].sharing: sharing pattern 'groups=9' for 2 calls: ...",
+         recipe(more='sharing = "groups=9"\n')),
+    Case("Pre-training: recipes", "a BERT whose folder could not say its width", PRETRAIN,
+         "r.toml: model.embedding_size is 6 and model.hidden_size 12: bert has no projection between them; give both the same "
+         "value", recipe('"albert"', '"bert"\nembedding_size = 6')),
+    Case("Pre-training: recipes", "no layer", PRETRAIN,
+         "r.toml: model: num_hidden_layers is 0, it must be at least 1 and at most 1000",
+         recipe("num_hidden_layers = 2", "num_hidden_layers = 0")),
+    Case("Pre-training: recipes", "a model larger than the memory", PRETRAIN,
+         "r: a model of this size cannot be built here: ...", recipe("hidden_size = 12", "hidden_size = 2_000_000_000")),
+    Case("Pre-training: recipes", "a word table smaller than the vocabulary", PRETRAIN,
+         "pre-training: the vocabulary has N tokens, the word table 7 rows", recipe("[corpus]", "vocab_size = 7\n[corpus]")),
+    Case("Pre-training: recipes", "a finished model", "pretrain r.toml --out model",
+         "model holds a finished model; choose another --out, or --restart to train it anew", recipe()),
     Case("Places to write", "a folder of somebody's own", "finetune model --out words --data good.csv",
          "words holds other things than a checkpoint; expected a new, empty or checkpoint folder"),
     Case("Places to write", "a file for a folder", "finetune model --out good.csv/out --data good.csv",
@@ -319,7 +478,8 @@ INTRODUCTION = """\
 
 Errors are one or two lines, leave with code 2, and write nothing. They say what was expected, what came and what to do.
 Below, `N` stands for a number and `...` for words that depend on the file or on a library. The commands ran in a folder
-that holds the checkpoint `model`, the fine-tuned model `tuned`, the study `study` and the data file `good.csv`.
+that holds the checkpoint `model`, its vocabulary `words`, the fine-tuned model `tuned`, the study `study`, the data file
+`good.csv`, the prepared texts `corpus` and `single`, and, where it is named, the recipe `r.toml`.
 
 The table is `CASES` of `tests/bad_input.py`; a test types every command and compares every message. Written by
 

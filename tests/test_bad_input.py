@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bad_input import CASES, ROWS, Case, document
+from bad_input import CASES, ROWS, STORY, Case, document
 from studies import full_study
 from test_cli import run
 
@@ -17,6 +17,8 @@ ARMS = ("model+all", "model+none", "model", "tfidf")
 @pytest.fixture(scope="module")
 def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a checkpoint, a fine-tuned model (its head untrained), a study and a data file."""
+    from thrice.data.corpus import prepare_corpus
+    from thrice.data.tokenizer import Tokenizer
     from thrice.finetune import DataSource, build, read_splits, save_model
 
     place = tmp_path_factory.mktemp("bad") / "whole"
@@ -27,6 +29,10 @@ def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     task, _ = read_splits("classification", DataSource(data=str(place / "good.csv")), {"max_length": 24})
     model, tokenizer = build(str(place / "model"), task, seed=0)
     save_model(model, place / "tuned", tokenizer)
+    words = Tokenizer.from_folder(place / "words")
+    for name, text in (("corpus", STORY), ("single", STORY.replace(". A", ""))):
+        (place / f"{name}.txt").write_text(text, encoding="utf-8")
+        prepare_corpus(place / f"{name}.txt", words, place / name)
     full_study(place / "study", arms=ARMS)
     return place
 

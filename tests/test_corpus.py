@@ -370,7 +370,7 @@ def test_sources_without_documents_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\nno\n\n \n", encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.txt: no documents to train on; left out: .*1 too short"):
         prepare_corpus(tmp_path / "a.txt", word_tokenizer(tmp_path / "words"), tmp_path / "corpus")
-    with pytest.raises(DataError, match="holds no corpus; its preparation was not finished"):
+    with pytest.raises(DataError, match="holds no corpus; prepare one"):
         Corpus.open(tmp_path / "corpus")
     with pytest.raises(DataError, match="holds no corpus; prepare one"):
         Corpus.open(tmp_path)
@@ -384,7 +384,7 @@ def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="shard_characters 0"):
+    with pytest.raises(ConfigError, match="shard_characters is 0"):
         prepare_corpus(tmp_path / "a.txt", word_tokenizer(tmp_path), tmp_path / "c", shard_characters=0)
 
 
@@ -400,11 +400,11 @@ def test_a_corpus_of_another_tokenizer_is_refused(tmp_path: Path, minilm: Path) 
 
 def test_a_folder_with_another_corpus_is_left_alone(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, DOCUMENTS)
-    with pytest.raises(DataError, match="with another settings"):
+    with pytest.raises(DataError, match="with other settings"):
         again(corpus, min_tokens=3)
     with open(tmp_path / "text.txt", "a", encoding="utf-8") as file:
         file.write("\nOne more of them.\n")
-    with pytest.raises(DataError, match="with another sources"):
+    with pytest.raises(DataError, match="with other sources"):
         again(corpus)
     Corpus.open(corpus.folder).verify()
 
@@ -518,3 +518,13 @@ def test_the_real_articles_and_novels_become_one_corpus(tmp_path: Path, shared_d
     assert 0.8 < corpus.num_tokens / corpus.facts["counts"]["characters"] < 1
     unknown = sum(int((corpus.shard(number).ids == 100).sum()) for number in range(corpus.num_shards))
     assert unknown < 0.005 * corpus.num_tokens
+
+
+def test_borders_whose_differences_overflow_are_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, DOCUMENTS)
+    path = corpus.folder / "shard-00000.documents.npy"
+    borders = np.load(path)
+    borders[1:3] = (2**62 + 2**61, -(2**62) - 2**61)
+    np.save(path, borders)
+    with pytest.raises(DataError, match="its borders should rise"):
+        Corpus.open(corpus.folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -456,3 +457,30 @@ def test_mistakes_are_one_message_and_code_2(
     assert err.startswith("error: ")
     assert said in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_spent_before_the_last_stage_cannot_be_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = train(tmp_path, budget={"tokens": 1}, say=said.append)
+    assert result["verdict"] == "cannot tell at this scale"
+    assert result["reasons"][0].startswith("the budget was spent in stage 1 of 2")
+    assert any("was never trained" in line for line in said)
+
+
+def test_what_no_folder_could_hold_is_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "fit_budget", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr(import_module("thrice.checkpoints.save"), "_unsayable", lambda *_: ["its width is odd"])
+    with pytest.raises(ThriceError, match=r"cannot be written as AlbertForPreTraining: its width is odd"):
+        train(tmp_path)
+
+
+def test_held_out_text_of_the_same_file_is_told(tmp_path: Path) -> None:
+    content = content_of(tmp_path)
+    words = Tokenizer.from_folder(tmp_path / "words")
+    prepare_corpus([tmp_path / "train.txt"], words, tmp_path / "again", shard_characters=700, min_tokens=9)
+    content["corpus"]["held_out"] = str(tmp_path / "again")
+    said: list[str] = []
+    pretrain(recipe_of({**content, "budget": {"tokens": 300}}, name="t"), tmp_path / "out", say=said.append)
+    assert "note: training and held-out text were both made of train.txt, which flatters" in said

@@ -53,6 +53,20 @@ def test_no_bar_is_drawn_where_standard_error_is_no_terminal(
     assert capsys.readouterr().err == ""
 
 
+def test_a_narrow_terminal_still_shows_stage_share_and_loss() -> None:
+    text = io.StringIO()
+    bar = budget_progress(Console(file=text, force_terminal=True, width=80))
+    with bar, drawing_budget(bar, unit="tokens", total=4000) as draw:
+        spent, terms = (1_500_000, 2.5e12), {"mlm": 9.5, "mlm_accuracy": 0.1, "sop": 0.7, "sop_accuracy": 0.5}
+        draw(stage="stage 1/2 mlm+sop", done=2000, terms=terms, lr=1e-3, tokens=100, spent=spent, seconds=0.5)
+        bar.refresh()
+        last = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()))[-1]
+    assert last.startswith("stage 1/2 mlm+sop ")
+    assert " 50% " in last
+    assert "mlm 9.500" in last
+    assert len(last) <= 80
+
+
 def test_the_bar_of_a_budget_shows_what_is_spent_each_term_and_the_speed() -> None:
     text = io.StringIO()
     with budget_progress(Console(file=text, force_terminal=True, width=240)) as bar:

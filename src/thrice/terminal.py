@@ -74,10 +74,16 @@ def _patterns() -> dict[str, str]:
 
 
 def _recipes() -> dict[str, str]:
-    from thrice.pretraining import find_recipe, recipe_names
+    from thrice.pretraining import find_recipe, read_recipe, recipe_names
 
-    texts = {name: find_recipe(name).read_text(encoding="utf-8") for name in recipe_names()}
-    return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}
+    found = {}
+    for name in recipe_names():
+        first = find_recipe(name).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        said = read_recipe(name)
+        shape = f"{said['model']['num_hidden_layers']} layers of {said['model']['hidden_size']}"
+        spent = ", ".join(f"{amount:,} {unit}" for unit, amount in said["budget"].items())
+        found[name] = f"{shape}, {spent}. {first}"
+    return found
 
 
 def _zoo() -> dict[str, str]:

@@ -79,6 +79,17 @@ def save(
     return folder
 
 
+def refuse_unsavable(encoder: Encoder, *, tokenizer: Savable | None = None) -> None:
+    """Raise CheckpointError where `save` would, whatever the folder: ask before the hours of a training, not after."""
+    stock_config(encoder, plugin("checkpoints.formats", encoder.config.family), {})
+    _refuse_more_ids(tokenizer, encoder.config.vocab_size)
+
+
+def _refuse_more_ids(tokenizer: Savable | None, vocab_size: int) -> None:
+    if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > vocab_size:
+        raise CheckpointError(f"the tokenizer has {ids} ids, the word table {vocab_size} rows; expected as many")
+
+
 @contextlib.contextmanager
 def written_whole(
     folder: Path, *, tokenizer: Savable | None, beside: Mapping[str, Mapping[str, Tensor]] | None, vocab_size: int
@@ -88,8 +99,7 @@ def written_whole(
     tokenizer, beside: written along, see `save`. vocab_size: rows of the word table.
     Raises CheckpointError where the tokenizer has more ids than that.
     """
-    if tokenizer is not None and (ids := getattr(tokenizer, "vocab_size", 0)) > vocab_size:
-        raise CheckpointError(f"the tokenizer has {ids} ids, the word table {vocab_size} rows; expected as many")
+    _refuse_more_ids(tokenizer, vocab_size)
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear_partials(folder.parent, folder.name)  # what killed processes left
     partial = partial_path(folder)

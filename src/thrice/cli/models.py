@@ -176,7 +176,7 @@ def list_names(
         screen.err.print(f"no {kind} so far")
     for name, sentence in names.items():
         screen.out.print(f"[bold]{name:20}[/] ", end="")
-        screen.out.print(sentence, markup=False, highlight=False)
+        screen.out.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _untuned(

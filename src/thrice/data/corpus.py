@@ -18,7 +18,7 @@ from typing import Any
 
 from thrice.data.corpus_file import FORMAT, SKIPPED, SourceRecord, frame_of, read_facts, record_of
 from thrice.data.documents import Source, documents_of, find_sources
-from thrice.data.preparing import Preparation, Work, digest_of, in_processes
+from thrice.data.preparing import Preparation, Work, digest_of, in_processes, refuse_foreign
 from thrice.data.seen import Seen
 from thrice.data.shards import Shard, ShardRecord, is_whole, open_shard, verify_shard
 from thrice.data.tokenizer import Frame, Tokenizer
@@ -27,6 +27,7 @@ from thrice.files import clear_partials, read_json, write_json
 from thrice.locks import locked
 from thrice.schema import misfits
 
+_OTHER = {"settings": "other settings", "sources": "other sources"}
 SPECIAL = ("cls", "sep", "unk", "mask", "pad")
 """Tokens whose ids a corpus knows."""
 
@@ -143,6 +144,13 @@ class Corpus:
                 f"fingerprint {self.tokenizer_fingerprint[:12]}, the one given {tokenizer.vocab_size} and "
                 f"{tokenizer.fingerprint[:12]}. - prepare the corpus with this one, in another folder"
             )
+        told, known = self.facts["tokenizer"], _tokenizer_facts(tokenizer)
+        if told != known:
+            differing = ", ".join(key for key in known if told[key] != known[key])
+            raise DataError(
+                f"{self.folder / 'corpus.json'} is damaged: {differing} of its tokenizer are not those of the "
+                "tokenizer. - copy it again, or prepare the corpus again"
+            )
 
 
 def prepare_corpus(
@@ -169,13 +177,14 @@ def prepare_corpus(
     Raises DataError for sources without documents, a vocabulary without [MASK], or a folder with another corpus.
     """
     folder = Path(folder)
-    if shard_characters < 1 or min_tokens < 1 or processes < 1:
-        raise ConfigError(
-            f"shard_characters {shard_characters}, min_tokens {min_tokens} and processes {processes} must be at least 1"
-        )
+    given = {"shard_characters": shard_characters, "min_tokens": min_tokens, "processes": processes}
+    problems = [f"{name} is {value}, it must be at least 1" for name, value in given.items() if value < 1]
+    if problems:
+        raise ConfigError("; ".join(problems))
     settings = {"shard_characters": shard_characters, "min_tokens": min_tokens}
     head = {"format": FORMAT, "tokenizer": _tokenizer_facts(tokenizer), "settings": settings}
     found = find_sources(sources, column=column)
+    refuse_foreign(folder)
     with locked(folder):
         clear_partials(folder)
         finished = _finished(folder, head, found)
@@ -230,8 +239,12 @@ def _prepared(
         for name in ("documents", "sentences", "tokens", "characters")
     }
     if not counts["documents"]:
-        left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in skipped.items())
-        raise DataError(f"{', '.join(source.name for source in sources)}: no documents to train on; left out: {left}")
+        left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in skipped.items() if count)
+        _clear_away(folder, len(records) if repairing else 0)
+        raise DataError(
+            f"{', '.join(source.name for source in sources)}: no documents to train on"
+            + (f"; left out: {left}" if left else "")
+        )
     content = head | {
         "counts": counts,
         "skipped": skipped,
@@ -281,7 +294,7 @@ def _finished(folder: Path, head: dict[str, Any], sources: list[Source]) -> Corp
     if [_identity(stamp) for stamp in content["sources"]] != [_identity(stamp) for stamp in stamps]:
         differing.append("sources")
     if differing:
-        raise _other_corpus(folder, f"another {' and '.join(differing)}")
+        raise _other_corpus(folder, " and ".join(_OTHER.get(key, f"another {key}") for key in differing))
     shards = [record_of(record) for record in content["shards"]]
     whole = all(is_whole(folder, number, record) for number, record in enumerate(shards))
     if whole and [stamp["changed_ns"] for stamp in stamps] == [stamp["changed_ns"] for stamp in content["sources"]]:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,8 @@ from thrice.files import write_json
 
 BLOCK = 1024
 """Sentences tokenised at once."""
+_OWN = re.compile(r"\.|shard-|corpus\.json")
+"""How the names in a corpus begin; hidden files are locks and halves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,16 @@ class Preparation:
     """Largest id + 1."""
     min_tokens: int
     """Documents with fewer tokens are left out."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise DataError where a corpus cannot be written: under a file's name, or among other things."""
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if file is not None:
+        raise DataError(f"{file} is a file, expected the name of a folder")
+    foreign = [path.name for path in folder.iterdir() if not _OWN.match(path.name)] if folder.is_dir() else []
+    if foreign and not (folder / "corpus.json").exists():
+        raise DataError(f"{folder} holds other things than a corpus, such as {min(foreign)}; name a new folder")
 
 
 def digest_of(documents: Iterable[str]) -> str:

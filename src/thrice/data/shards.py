@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def open_shard(folder: Path, number: int, record: ShardRecord, *, vocab_size: in
     shard = Shard(**arrays)
     for kind, last, what in (("sentences", record.tokens, "tokens"), ("documents", record.sentences, "sentences")):
         borders = getattr(shard, kind)
-        if borders[0] != 0 or borders[-1] != last or (np.diff(borders) <= 0).any():
+        if borders[0] != 0 or borders[-1] != last or (borders[1:] <= borders[:-1]).any():
             raise DataError(
                 f"{shard_path(folder, number, kind)} is damaged: its borders should rise from 0 to {last} {what}, "
                 f"and go from {borders[0]} to {borders[-1]}{AGAIN}"
@@ -152,7 +153,7 @@ def _mapped(path: Path, record: FileRecord, length: int, dtype: np.dtype[Any]) -
     try:
         # Nothing cannot be mapped.
         array = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, SyntaxError, TypeError, tokenize.TokenError) as error:  # numpy's parser
         raise DataError(f"{path} is damaged: {error}{AGAIN}") from error
     if array.shape != (length,) or array.dtype != dtype:
         raise DataError(f"{path} is damaged: it holds {array.shape} {array.dtype}, expected ({length},) {dtype}{AGAIN}")

@@ -24,6 +24,8 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Ids 0 to 4 of every trained vocabulary."""
 LEAST = 100
 """Tokens of the smallest vocabulary."""
+MOST = 1_000_000
+"""Of the largest; the trainer takes memory for all it is asked for at once."""
 
 
 def train_vocabulary(
@@ -57,12 +59,17 @@ def train_vocabulary(
     problems = []
     if kind not in KINDS:
         problems.append(f"no vocabulary called {kind!r}; {nearest(kind, KINDS)}")
-    if vocab_size < LEAST:
-        problems.append(f"vocab_size is {vocab_size}, expected at least {LEAST}")
+    if not LEAST <= vocab_size <= MOST:
+        problems.append(f"vocab_size is {vocab_size}, expected at least {LEAST} and at most {MOST}")
     if min_frequency < 1 or most_characters < 1:
         problems.append(f"min_frequency {min_frequency} and most_characters {most_characters} must be at least 1")
-    if folder.is_dir() and has_vocabulary(folder):
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    if file is not None:
+        problems.append(f"{file} is a file, expected the name of a folder")
+    elif folder.is_dir() and has_vocabulary(folder):
         problems.append(f"{folder} holds a vocabulary already; choose another folder")
+    elif folder.is_dir() and any(folder.iterdir()):
+        problems.append(f"{folder} holds other things than a vocabulary; name a new folder")
     if problems:
         raise ConfigError("; ".join(problems))
     found = find_sources(sources, column=column)

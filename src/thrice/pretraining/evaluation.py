@@ -11,6 +11,7 @@ import numpy as np
 
 from thrice.data.corpus import Corpus
 from thrice.data.segments import PretrainingExample, SegmentStream
+from thrice.errors import DataError
 from thrice.objectives.model import PretrainingBatch, PretrainingModel
 from thrice.training.distributed import Ranks
 
@@ -76,7 +77,10 @@ def frequencies(corpus: Corpus) -> dict[str, float]:
     """
     counts = np.zeros(corpus.vocab_size, dtype=np.int64)
     for number in range(corpus.num_shards):
-        counts += np.bincount(np.asarray(corpus.shard(number).ids), minlength=corpus.vocab_size)
+        counted = np.bincount(np.asarray(corpus.shard(number, verify=True).ids), minlength=corpus.vocab_size)
+        if len(counted) > len(counts):
+            raise DataError(f"{corpus.folder}: shard {number} has ids beyond its vocabulary; prepare it again")
+        counts += counted
         if counts.sum() >= COUNTED_TOKENS:
             break
     shares = counts[counts > 0] / counts.sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from thrice.checkpoints import resolve
+from thrice.checkpoints import refuse_unsavable, resolve
 from thrice.data.corpus import Corpus
 from thrice.data.segments import SegmentStream
 from thrice.data.tokenizer import Tokenizer
@@ -59,17 +59,19 @@ def prepare(recipe: Recipe) -> Materials:
     config = recipe.model.config(tokenizer) if encoder is None else encoder.config
     assert config is not None
     _check_stages(recipe, config)
-    model = build_pretraining_model(
-        config,
-        recipe.built_objectives(),
-        vocabulary=Vocabulary(
-            num_tokens=train.vocab_size,
-            mask_id=train.special_ids["mask"],
-            special_ids=tuple(sorted(set(train.special_ids.values()))),
-        ),
-        seed=recipe.seed,
-        encoder=encoder,
+    vocabulary = Vocabulary(
+        num_tokens=train.vocab_size,
+        mask_id=train.special_ids["mask"],
+        special_ids=tuple(sorted(set(train.special_ids.values()))),
     )
+    try:
+        model = build_pretraining_model(
+            config, recipe.built_objectives(), vocabulary=vocabulary, seed=recipe.seed, encoder=encoder
+        )
+    except (RuntimeError, MemoryError) as error:  # torch's, where the memory does not suffice
+        raise ConfigError(f"{recipe.name}: a model of this size cannot be built here: {error}") from error
+    for tower in model.stock_encoders().values():
+        refuse_unsavable(tower, tokenizer=tokenizer)
     for part in model.modules():
         if isinstance(part, Encoder):
             part.gradient_checkpointing = recipe.run.gradient_checkpointing

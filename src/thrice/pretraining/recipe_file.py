@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from thrice.errors import ConfigError, DataError, ThriceError, nearest
+from thrice.model.config import FAMILIES
 from thrice.objectives.base import Objective
 from thrice.objectives.model import check_together
 from thrice.pretraining.recipe import (
@@ -57,6 +58,10 @@ def find_recipe(name: str) -> Path:
         return Path(name)
     if name in recipe_names():
         return Path(str(resources.files("thrice.recipes") / f"{name}.toml"))
+    if Path(name).is_dir():
+        raise ConfigError(
+            f"{name} is a folder; expected a recipe's file, such as {name.rstrip('/')}/recipe.toml, or name"
+        )
     raise ConfigError(f"{name}: no such file, and no recipe is called that; {nearest(name, recipe_names())}")
 
 
@@ -132,10 +137,18 @@ def _of_wrong_kind(content: Mapping[str, Any]) -> Iterator[str]:
         yield "there is no [[stages]]; one at least says max_length and objectives"
     for place, wanted in (("", plain | sections), *((f"stages[{n + 1}]", stage) for n in _numbers(content))):
         value = content if not place else content["stages"][int(place[7:-1]) - 1]
-        yield from misfits(value, wanted, place=place)
-    for name, options in content.get("objectives", {}).items():
+        yield from _misfits(value, wanted, place)
+    objectives = content.get("objectives")
+    for name, options in objectives.items() if isinstance(objectives, Mapping) else ():
+        if not isinstance(options, Mapping):
+            continue
         hints = get_type_hints(plugins("objectives")[name])
-        yield from misfits(options, {f"{key}?": hints[key] for key in options}, place=f"objectives.{name}")
+        yield from _misfits(options, {f"{key}?": hints[key] for key in options}, f"objectives.{name}")
+
+
+def _misfits(value: Any, wanted: Any, place: str) -> Iterator[str]:
+    # TOML has no null: what is absent is left out.
+    yield from (problem.removesuffix(" or null") for problem in misfits(value, wanted, place=place))
 
 
 def _numbers(content: Mapping[str, Any]) -> range:
@@ -166,7 +179,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     try:
         recipe.training(unit="tokens", amount=1)
     except ConfigError as error:
-        yield str(error)
+        yield str(error).replace("evaluations is", "evaluation.times is")
     if not 0 <= recipe.batch.short <= 1:
         yield f"batch.short is {recipe.batch.short}, it must lie in [0, 1]"
     if recipe.evaluation.tokens < 1:
@@ -211,7 +224,7 @@ def _objective_problems(recipe: Recipe) -> Iterator[str]:
             yield str(error)
     family = recipe.model.known_family
     for name, objective in built.items():
-        if family is not None and family not in objective.families:
+        if family in FAMILIES and family not in objective.families:
             yield f"{name} wants a model of the family {' or '.join(objective.families)}, this one is {family}"
     for number, stage in enumerate(recipe.stages, start=1):
         if used == built.keys():

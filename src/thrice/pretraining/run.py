@@ -169,7 +169,7 @@ def _budget(
         tell(f"timing a few steps to learn how many tokens {amount:g} minutes are")
         speeds = timing.tokens_per_second(materials.model, materials.recipe, streams, device)
         seconds = sum(share / speed for share, speed in zip(materials.recipe.shares, speeds, strict=True))
-        tokens = ranks.from_main(round(60 * amount * ranks.size / seconds))
+        tokens = ranks.from_main(max(1, round(60 * amount * ranks.size / seconds)))
         kept = {"minutes": amount, "tokens": tokens, "tokens_per_second": speeds}
         if ranks.main:
             write_json(path, kept)
@@ -221,7 +221,7 @@ def _outcome(
         "evaluated_on": "held-out text" if materials.held_out is not None else "a sample of the training text",
         "baseline": dict(facts),
         "warnings": list(watch.warnings_of(result.evaluations, facts).values()),
-        **watch.verdict(result.evaluations, facts),
+        **_verdict(recipe, result, facts),
         "data": {
             name: _corpus_facts(corpus)
             for name, corpus in (("train", materials.train), ("held_out", materials.held_out))
@@ -241,6 +241,16 @@ def _passes(materials: Materials, result: BudgetResult) -> float:
         read -= len(frame) * (record["examples"] - examples)
         examples = record["examples"]
     return read / max(materials.train.num_tokens, 1)
+
+
+def _verdict(recipe: Recipe, result: BudgetResult, facts: Mapping[str, float]) -> dict[str, Any]:
+    """Give the verdict of the last evaluation; a run whose budget ended before its last stage cannot be told."""
+    found = watch.verdict(result.evaluations, facts)
+    done, stages = len(result.stages), len(recipe.stages)
+    if done == stages:
+        return found
+    missed = f"the budget was spent in stage {done} of {stages}: what comes later was never trained; give it more"
+    return {"verdict": "cannot tell at this scale", "reasons": [missed, *found["reasons"]]}
 
 
 def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
@@ -264,13 +274,20 @@ def _introduction(materials: Materials, streams: Sequence[SegmentStream]) -> Ite
     if materials.held_out is None:
         yield "note: no held-out text (--held-out); evaluated on a sample of the training text, which flatters"
     elif materials.held_out.fingerprint == train.fingerprint:
-        yield "note: the held-out text is the training text"
+        yield "note: the held-out text is the training text, which flatters"
+    elif common := _sources(train) & _sources(materials.held_out):
+        both = ", ".join(sorted(name for name, _ in common))
+        yield f"note: training and held-out text were both made of {both}, which flatters"
     else:
         yield f"held out: {materials.held_out.num_documents:,} documents, {materials.held_out.num_tokens:,} tokens"
     for number, stream in enumerate(streams, start=1):
         left = [f"{count:,} {name.replace('_', ' ')}" for name, count in stream.skipped.items() if count]
         if left:
             yield f"note: stage {number} leaves out {', '.join(left)}"
+
+
+def _sources(corpus: Corpus) -> set[tuple[str, int | None]]:
+    return {(Path(str(source["name"])).name, source["bytes"]) for source in corpus.facts["sources"]}
 
 
 def _stage_line(recipe: Recipe, number: int) -> str:
@@ -282,7 +299,7 @@ def _stage_line(recipe: Recipe, number: int) -> str:
 def _line(record: Mapping[str, Any]) -> str:
     means = "  ".join(f"{name} {value:.4f}" for name, value in record["held_out"].items())
     spent = f"{record['tokens'] / 1e6:.2f}M tokens  {record['flops']:.2e} FLOPs  {record['seconds']:.0f} s"
-    return f"{record['share']:6.1%}  step {record['step']}  {means}  {spent}"
+    return f"{min(record['share'], 1):6.1%}  step {record['step']}  {means}  {spent}"
 
 
 def _farewell(folder: Path, outcome: Mapping[str, Any]) -> Iterator[str]:

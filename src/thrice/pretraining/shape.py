@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thrice.checkpoints import load
+from thrice.checkpoints.formats import MOST_LAYERS
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import ConfigError, SharingError, nearest
 from thrice.model.config import FAMILIES, EncoderConfig
@@ -96,9 +97,15 @@ class ModelRecipe:
             if missing:
                 yield f"{', '.join(missing)} missing: a model needs them, or model.preset, or model.from"
         try:
-            self.config()
+            config = self.config()
         except (ConfigError, SharingError) as error:
             yield f"model: {error}"
+            return
+        if config is not None and config.family in ("bert", "roberta") and config.embedding_projection:
+            yield (
+                f"model.embedding_size is {config.embedding_size} and model.hidden_size {config.hidden_size}: "
+                f"{config.family} has no projection between them; give both the same value"
+            )
 
     def sharing_problems(self, pattern: str | None, place: str) -> Iterator[str]:
         """Say what is wrong with a pattern for this model, as far as its number of calls is known."""
@@ -132,9 +139,9 @@ class ModelRecipe:
             changes.setdefault("intermediate_size", 4 * hidden)
             wide = base.family in ("bert", "roberta")
             changes.setdefault("embedding_size", hidden if wide else min(128, hidden))
-        calls = self.num_hidden_layers or base.num_calls
-        if calls < 1:
-            raise ConfigError(f"num_hidden_layers is {calls}, it must be at least 1")
+        calls = base.num_calls if self.num_hidden_layers is None else self.num_hidden_layers
+        if not 1 <= calls <= MOST_LAYERS:
+            raise ConfigError(f"num_hidden_layers is {calls}, it must be at least 1 and at most {MOST_LAYERS}")
         pattern = self.sharing or ("all" if base.family == "albert" else "none")
         changes["attention_map"], changes["ffn_map"] = parse(pattern, calls)
         embedding = changes.get("embedding_size", base.embedding_size)

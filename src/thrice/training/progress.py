@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from thrice.model.packing import PackedBatch
 
@@ -83,9 +84,15 @@ def drawing(progress: Progress | bool | None, *, total: int, done: int) -> Itera
 
 def budget_progress(console: Console | None = None) -> Progress:
     """Give a progress bar with the columns of a run on a budget; by default on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TaskProgressColumn())
-    more = (TextColumn("{task.fields[status]}"), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, *more, console=console or Console(stderr=True))
+    whole = Column(no_wrap=True, overflow="fold")  # on a narrow terminal the status is cut, not what is left
+    columns = (
+        TextColumn("{task.description}", table_column=whole),
+        BarColumn(bar_width=10),
+        TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
+        TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, ratio=1)),
+    )
+    return Progress(*columns, console=console or Console(stderr=True), expand=True)
 
 
 @contextlib.contextmanager
@@ -125,7 +132,7 @@ def drawing_budget(progress: Progress | bool | None, *, unit: str, total: float)
         speed = sum(n for n, _ in recent) / sum(s for _, s in recent)
         said = "  ".join(f"{name} {value:.3f}" for name, value in means.items())
         counted = f"{spent[0] / 1e6:.2f}M tokens  {spent[1]:.2e} FLOPs"
-        status = f"{counted}  {said}  lr {lr:.1e}  {speed:,.0f} tokens/s"
+        status = f"{said}  {counted}  {speed:,.0f} tokens/s  lr {lr:.1e}"
         bar.update(task, completed=done, description=stage, status=status)
 
     with own or contextlib.nullcontext():

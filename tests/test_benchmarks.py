@@ -325,8 +325,8 @@ def test_a_step_of_every_task_is_measured_against_the_same_head_on_stock_classes
 def test_processor_time_leaves_out_what_others_took_and_wants_one_thread(
     few_rows: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert few_rows.seconds_by(time.process_time, lambda: time.sleep(0.2)) < 0.1
-    assert few_rows.seconds_by(time.perf_counter, lambda: time.sleep(0.2)) >= 0.19
+    assert few_rows.seconds(lambda: time.sleep(0.2), clock=time.process_time) < 0.1
+    assert few_rows.seconds(lambda: time.sleep(0.2)) >= 0.19
     with pytest.raises(SystemExit, match="2"):
         few_rows.main(["--cpu-time", "--threads", "2"])
     assert "--threads 1" in capsys.readouterr().err

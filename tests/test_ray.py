@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
 import signal
@@ -218,6 +219,25 @@ def test_an_error_is_raised_as_it_is_once_and_the_others_save(joined: None, tmp_
     assert (tmp_path / "a.saved").exists()
     assert len(pids(tmp_path, "fails")) == 1
     assert not pids(tmp_path, "never begun")
+
+
+def test_a_worker_hears_that_it_is_cancelled_where_ctrl_c_was_ignored(tmp_path: Path) -> None:
+    def cancel() -> None:
+        until(lambda: pids(tmp_path, "a"))
+        time.sleep(0.1)
+        _thread.interrupt_main()  # as Ray does
+        time.sleep(1)
+        (tmp_path / "go").touch()
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sender = soon(cancel)
+        with pytest.raises(Interrupted, match="saved"):
+            ray_engine._in_worker(report, (tmp_path, "a"), os.getcwd(), None)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        sender.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_stops_in_order_and_gives_what_ended(joined: None, tmp_path: Path) -> None:

@@ -154,7 +154,11 @@ def _in_worker(compute: Callable[..., Any], call: tuple[Any, ...], directory: st
         os.chdir(directory)
     # Ray's worker has loaded numpy before, under Ray's number of threads.
     count = int(threads) if threads is not None and threads.isdecimal() else len(os.sched_getaffinity(0))
-    theirs = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A script that was started in the background, and all that it starts, ignores Ctrl-C, and with it Ray's cancelling.
+    theirs = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     ended: list[Any] = []
     try:
         # Ray cancels by what Python takes for Ctrl-C.
@@ -167,7 +171,8 @@ def _in_worker(compute: Callable[..., Any], call: tuple[Any, ...], directory: st
         if not ended:
             raise
     finally:
-        signal.signal(signal.SIGTERM, theirs)
+        for signum, handler in theirs.items():
+            signal.signal(signum, handler)
     return ended[0]
 
 

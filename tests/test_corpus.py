@@ -301,12 +301,17 @@ def test_a_killed_process_is_told_and_the_next_start_goes_on(tmp_path: Path) -> 
     path.write_text(text_of(numbered(120)), encoding="utf-8")
     tokenizer = word_tokenizer(tmp_path / "words")
 
+    killed = []
+
     def kill(done: int, total: int) -> None:
-        for process in multiprocessing.active_children():
-            os.kill(process.pid or 0, signal.SIGKILL)
+        if workers := [] if killed else multiprocessing.active_children():
+            killed.append(workers[0].pid)
+            os.kill(workers[0].pid or 0, signal.SIGKILL)
+            time.sleep(0.5)  # Python's pool may break itself on a text that is given to it while it learns of the death
 
     with pytest.raises(DataError, match="was killed, perhaps for memory"):
         prepare_corpus(path, tokenizer, tmp_path / "c", shard_characters=2000, processes=2, progress=kill)
+    assert killed
     assert not multiprocessing.active_children()
     assert prepare_corpus(path, tokenizer, tmp_path / "c", shard_characters=2000).num_documents == 120
 

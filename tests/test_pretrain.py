@@ -19,7 +19,7 @@ from test_pretrain_killed import without_times
 from thrice.checkpoints import load
 from thrice.data.corpus import prepare_corpus
 from thrice.data.tokenizer import Tokenizer
-from thrice.errors import ConfigError, DataError, Interrupted, ThriceError, TrainingError
+from thrice.errors import CheckpointError, ConfigError, DataError, Interrupted, ThriceError, TrainingError
 from thrice.model.packing import pack
 from thrice.pretraining import pretrain, recipe_of
 from thrice.pretraining import run as running
@@ -289,6 +289,26 @@ def test_a_run_begins_with_a_checkpoint_and_its_head_and_goes_on_from_there(
     assert begun < before["evaluations"][0]["held_out"]["mlm"] - 0.5, "the head it was pre-trained with is kept"
     assert begun == pytest.approx(before["evaluations"][-1]["held_out"]["mlm"], abs=0.4)
     assert "begun from `" in (place / "further" / "README.md").read_text(encoding="utf-8")
+
+
+def test_towers_are_written_and_taken_over_by_a_run_that_begins_with_them(
+    electra: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    mpn = {"stages": [{"max_length": 32, "objectives": ["mpn"]}], "budget": {"tokens": 4000}}
+    train(tmp_path, **mpn)
+    assert "folder" not in json.loads((tmp_path / "out" / "thrice.json").read_text())["pretraining"]
+    for place, tower, changes in ((electra[0], "generator", ELECTRA), (tmp_path, "proposal", mpn)):
+        content = content_of(place, **changes) | {"model": {"from": str(place / "out")}}
+        one = running.prepare(recipe_of(content, name="r"))
+        two = running.prepare(recipe_of(content | {"seed": 7}, name="r"))
+        assert one.taken == {tower: True}
+        assert all(map(torch.equal, one.model.state_dict().values(), two.model.state_dict().values()))
+    content["objectives"] = {"mpn": {"hidden_size": 32}}
+    lines = list(running._introduction(running.prepare(recipe_of(content, name="r")), []))
+    assert any(line.startswith("proposal: beside it, fresh;") for line in lines)
+    (tmp_path / "out" / "proposal.safetensors").write_bytes(b"12345678 no tensors")
+    with pytest.raises(CheckpointError, match=r"proposal\.safetensors cannot be read"):
+        running.prepare(recipe_of(content, name="r"))
 
 
 def test_a_checkpoint_that_the_stages_do_not_fit_is_refused(albert: tuple[Path, dict[str, Any]]) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thrice.pretraining.recipe import Recipe
-
 ROWS = 12
 """Rows of the curve at most."""
 
 
-def card(recipe: Recipe, outcome: Mapping[str, Any]) -> str:
+def card(outcome: Mapping[str, Any]) -> str:
     """Give README.md of a model; outcome: as `pretrain` gives it."""
-    return "\n".join(_lines(recipe, outcome)) + "\n"
+    return "\n".join(_lines(outcome)) + "\n"
 
 
-def _lines(recipe: Recipe, outcome: Mapping[str, Any]) -> Iterator[str]:
+def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
     yield from ("---", "library_name: transformers", "tags:", "- thrice", f"- {outcome['family']}", "---", "")
     yield from (f"# {outcome['name']}", "")
     start = f", begun from `{outcome['from']}`" if outcome["from"] else ", begun from random weights"
@@ -24,7 +22,11 @@ def _lines(recipe: Recipe, outcome: Mapping[str, Any]) -> Iterator[str]:
     yield f"Layers share: {outcome['sharing']}. It loads in stock transformers."
     if "rtd" in outcome["objectives"]:
         yield "This folder holds the discriminator; the generator lies in `generator/`."
-    yield ""
+    if "mpn" in outcome["objectives"]:
+        yield "The proposal network that chose its masks lies in `proposal.safetensors`; only thrice reads it."
+    yield from ("", "```sh", "thrice finetune FOLDER --data reviews.csv --out tuned", "```", "", "```python")
+    yield from ("from transformers import AutoModel, AutoTokenizer", "", 'model = AutoModel.from_pretrained("FOLDER")')
+    yield from ('tokenizer = AutoTokenizer.from_pretrained("FOLDER")', "```", "")
     yield f"**Verdict: {outcome['verdict']}.**" + "".join(f" {_sentence(reason)}" for reason in outcome["reasons"])
     if outcome["reasons"]:
         yield "It is not to be ranked against other models."

@@ -16,6 +16,7 @@ from thrice.model.presets import PRESETS
 from thrice.objectives.base import Vocabulary
 from thrice.objectives.model import PretrainingModel, build_pretraining_model
 from thrice.pretraining.recipe import Recipe, StageRecipe
+from thrice.pretraining.towers import take_over
 from thrice.sharing.patterns import parse
 
 CHINESE = 21128
@@ -36,6 +37,8 @@ class Materials:
     """The text to evaluate on."""
     model: PretrainingModel
     """As before the first stage."""
+    taken: dict[str, bool]
+    """Tower -> whether its weights are those of the checkpoint that the run begins with, and not fresh."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -70,6 +73,8 @@ def prepare(recipe: Recipe) -> Materials:
         )
     except (RuntimeError, MemoryError) as error:  # torch's, where the memory does not suffice
         raise ConfigError(f"{recipe.name}: a model of this size cannot be built here: {error}") from error
+    start = None if recipe.model.start is None else resolve(recipe.model.start).folder
+    taken = {} if start is None else take_over(model, start)
     for tower in model.stock_encoders().values():
         refuse_unsavable(tower, tokenizer=tokenizer)
     for part in model.modules():
@@ -81,6 +86,7 @@ def prepare(recipe: Recipe) -> Materials:
         train=train,
         held_out=None if held_out is None else Corpus.open(held_out, tokenizer=tokenizer),
         model=model,
+        taken=taken,
     )
 
 

@@ -38,7 +38,7 @@ from typing import Any
 from thrice.objectives.base import Objective
 from thrice.pretraining.shape import ModelRecipe
 from thrice.registry import plugins
-from thrice.training import BudgetConfig
+from thrice.training import BudgetConfig, BudgetOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,30 +78,6 @@ class BatchRecipe:
     """Most tokens of an optimiser step's batch, special ones counted; there is no padding."""
     short: float = 0.1
     """Share of sequences that are cut shorter than max_length at random, in [0, 1]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerRecipe:
-    """AdamW and its learning rate; see `BudgetConfig`."""
-
-    learning_rate: float = 1e-4
-    """Peak learning rate."""
-    warmup_steps: int = 0
-    """Optimiser steps over which the rate rises from 0."""
-    schedule: str = "linear"
-    """What the rate does over the share of the budget that is spent: linear, cosine or constant."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; biases and norms have none."""
-    adam_beta1: float = 0.9
-    """Decay rate of the mean of the gradient."""
-    adam_beta2: float = 0.999
-    """Decay rate of the mean of the squared gradient."""
-    adam_epsilon: float = 1e-6
-    """Added to Adam's denominator."""
-    max_grad_norm: float = 1.0
-    """Longest gradient; 0 for no limit."""
-    layerwise_decay: float = 1.0
-    """Factor of the learning rate from a layer to the one below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +138,7 @@ class Recipe:
     """What is read."""
     batch: BatchRecipe = field(default_factory=BatchRecipe)
     """What a batch is made of."""
-    optimizer: OptimizerRecipe = field(default_factory=OptimizerRecipe)
+    optimizer: BudgetOptimizer = field(default_factory=BudgetOptimizer)
     """How the weights are moved."""
     objectives: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of an objective -> its options, `weight` among them."""

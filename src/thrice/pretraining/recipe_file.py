@@ -22,7 +22,6 @@ from thrice.pretraining.recipe import (
     BudgetRecipe,
     CorpusRecipe,
     EvaluationRecipe,
-    OptimizerRecipe,
     Recipe,
     RunRecipe,
     StageRecipe,
@@ -30,6 +29,7 @@ from thrice.pretraining.recipe import (
 from thrice.pretraining.shape import ModelRecipe
 from thrice.registry import plugins
 from thrice.schema import misfits
+from thrice.training import BudgetOptimizer
 
 MIN_LENGTH = 8
 """Tokens; a shorter sequence has next to nothing to predict from."""
@@ -39,7 +39,7 @@ SECTIONS: dict[str, type] = {
     "corpus": CorpusRecipe,
     "budget": BudgetRecipe,
     "batch": BatchRecipe,
-    "optimizer": OptimizerRecipe,
+    "optimizer": BudgetOptimizer,
     "evaluation": EvaluationRecipe,
     "run": RunRecipe,
 }

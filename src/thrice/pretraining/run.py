@@ -20,6 +20,7 @@ from thrice.pretraining.materials import Materials, prepare, stream_of
 from thrice.pretraining.recipe import Recipe
 from thrice.pretraining.recipe_file import to_toml
 from thrice.pretraining.resharing import reshare
+from thrice.pretraining.towers import tower_files
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.sharing.patterns import describe
 from thrice.training import BudgetResult, Stage, fit_budget
@@ -182,16 +183,18 @@ def write_model(
 ) -> None:
     """Write the stock folders with tokenizer, sidecar, card, recipe and log."""
     encoders = materials.model.stock_encoders()
+    said = {key: value for key, value in outcome.items() if key != "folder"}
     for name, encoder in encoders.items():
-        sidecar = {"pretraining": dict(outcome) | ({"tower": name} if name else {})}
-        save(encoder, folder / name if name else folder, tokenizer=materials.tokenizer, sidecar=sidecar)
+        sidecar = {"pretraining": said | ({"tower": name} if name else {})}
+        beside = None if name else tower_files(materials.model)
+        save(encoder, folder / name, tokenizer=materials.tokenizer, sidecar=sidecar, beside=beside)
     stale = folder / "generator"
     if "generator" not in encoders and (stale / "thrice.json").exists():  # of the model that this one replaces
         shutil.rmtree(stale)
     shutil.copyfile(log, folder / LOG)
     if content is not None:
         write_atomically(folder / "recipe.toml", to_toml(content))
-    write_atomically(folder / "README.md", card(materials.recipe, outcome))
+    write_atomically(folder / "README.md", card(outcome))
 
 
 def _outcome(
@@ -268,6 +271,7 @@ def _introduction(materials: Materials, streams: Sequence[SegmentStream]) -> Ite
     start = f", from {recipe.model.start}" if recipe.model.start else ""
     for name, (stored, called) in model.parameter_counts().items():
         told = f"{model.config.family}, shared: {shared}{start}" if name == "encoder" else "beside it"
+        told += ", taken over" if materials.taken.get(name) else ", fresh" if name in materials.taken else ""
         yield f"{name}: {told}; {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called"
     train = materials.train
     yield f"text: {train.num_documents:,} documents, {train.num_tokens:,} tokens in {train.folder}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thrice.errors import ConfigError, nearest
-from thrice.training.config import BOOKKEEPING, SHARED_RULES, Rules, broken, finite, whole
+from thrice.training.config import BOOKKEEPING, SHARED_RULES, AdamWConfig, Rules, broken, finite, whole
 
 UNITS = ("tokens", "steps", "flops")
 """In what a budget can be counted."""
@@ -23,31 +23,23 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetConfig:
+class BudgetOptimizer(AdamWConfig):
+    """AdamW and its learning rate over a budget."""
+
+    warmup_steps: int = 0
+    """Optimiser steps over which the rate rises from 0."""
+    schedule: str = "linear"
+    """What the rate does over the share of the budget that is spent: linear, cosine or constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetConfig(BudgetOptimizer):
     """How a model is trained until a budget is spent."""
 
     unit: str
     """What the budget counts: tokens (real ones of the training batches), steps, or flops (of training)."""
     amount: float
     """How many of them, above 0; the step that reaches it is the last."""
-    learning_rate: float = 1e-4
-    """Peak learning rate; above 0."""
-    warmup_steps: int = 0
-    """Optimiser steps over which the rate rises from 0."""
-    schedule: str = "linear"
-    """What the rate does over the share of the budget that is spent: linear, cosine or constant."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; biases and norms have none."""
-    adam_beta1: float = 0.9
-    """Decay rate of Adam's running mean of the gradient, in [0, 1)."""
-    adam_beta2: float = 0.999
-    """Decay rate of Adam's running mean of the squared gradient, in [0, 1)."""
-    adam_epsilon: float = 1e-6
-    """Added to Adam's denominator."""
-    max_grad_norm: float | None = 1.0
-    """Longest gradient, as the 2-norm over all parameters; 0 or None switches it off."""
-    layerwise_decay: float = 1.0
-    """Factor of the learning rate from a layer to the one below, in (0, 1]."""
     seed: int = 0
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats."""
     evaluations: int = 20

@@ -17,21 +17,11 @@ them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """How a model is trained; names as in transformers' TrainingArguments where those have one."""
+class AdamWConfig:
+    """How AdamW moves the weights, whatever the loop; names as in transformers' TrainingArguments."""
 
-    epochs: int = 3
-    """Passes over the training examples, the model evaluated after each; 0 scores it as it is (`finetune.train`)."""
-    max_steps: int | None = None
-    """Optimiser steps after which the run ends even inside an epoch; None for no such limit."""
-    batch_size: int = 32
-    """Examples per optimiser step, 1 or more."""
     learning_rate: float = 1e-4
     """Peak learning rate, that of the head where layerwise_decay is below 1; above 0."""
-    schedule: str = "linear"
-    """Factor of the learning rate over the steps: linear, cosine, constant or points like 1000:1,2000:0.1."""
-    warmup: float = 0.1
-    """Fraction below 1 of all steps, or whole number of steps, over which the rate rises from 0; points ignore it."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and norms have none."""
     adam_beta1: float = 0.9
@@ -44,6 +34,22 @@ class TrainingConfig:
     """Longest gradient, as the 2-norm over all parameters; longer ones are scaled down. 0 or None switches it off."""
     layerwise_decay: float = 1.0
     """Factor of the learning rate from a layer to the one below, in (0, 1]; ELECTRA: 0.8 small and base, 0.9 large."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(AdamWConfig):
+    """How a model is trained; names as in transformers' TrainingArguments where those have one."""
+
+    epochs: int = 3
+    """Passes over the training examples, the model evaluated after each; 0 scores it as it is (`finetune.train`)."""
+    max_steps: int | None = None
+    """Optimiser steps after which the run ends even inside an epoch; None for no such limit."""
+    batch_size: int = 32
+    """Examples per optimiser step, 1 or more."""
+    schedule: str = "linear"
+    """Factor of the learning rate over the steps: linear, cosine, constant or points like 1000:1,2000:0.1."""
+    warmup: float = 0.1
+    """Fraction below 1 of all steps, or whole number of steps, over which the rate rises from 0; points ignore it."""
     ema_decay: float | None = None
     """Decay of an exponential moving average of the weights, in (0, 1), warmed up; None for no average."""
     seed: int = 0

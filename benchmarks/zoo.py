@@ -18,11 +18,13 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from thrice.checkpoints import load, resolve, save
 from thrice.data.corpus import prepare_corpus
 from thrice.data.tokenizer import Tokenizer
 from thrice.files import read_json, write_atomically
+from thrice.pretraining.card import card
 
 TOKENIZER = "zoo:albert-nano-zh"
 BUDGET = "budget.flops=8e13"
@@ -82,25 +84,25 @@ def pretrain(work: Path, arms: list[str]) -> None:
 
 
 def package(work: Path, out: Path, arms: list[str]) -> None:
-    """Write arms in float16, with the run's card and recipe, as the zoo has them."""
+    """Write arms in float16 with the run's card and recipe; a generator or a proposal network is left out."""
     for arm in arms:
         folder = out / zoo_name(arm)
         encoder = load(str(work / arm)).half()
-        tokenizer = Tokenizer.from_folder(
-            work / arm, vocab_size=encoder.config.vocab_size, type_vocab_size=encoder.config.type_vocab_size
-        )
-        save(encoder, folder, tokenizer=tokenizer, sidecar={"pretraining": facts(work / arm)})
+        shape = {"vocab_size": encoder.config.vocab_size, "type_vocab_size": encoder.config.type_vocab_size}
+        tokenizer = Tokenizer.from_folder(work / arm, **shape)
+        said = read_json(work / arm / "thrice.json")["pretraining"]
+        save(encoder, folder, tokenizer=tokenizer, sidecar={"pretraining": said})
         shutil.copyfile(work / arm / "recipe.toml", folder / "recipe.toml")
-        card = (work / arm / "README.md").read_text(encoding="utf-8")
-        write_atomically(folder / "README.md", card)
-        size = (folder / "model.safetensors").stat().st_size
-        print(f"{folder.name}: {size / 1e6:.1f} MB")
+        write_atomically(folder / "README.md", zoo_card(folder.name, said))
+        print(f"{folder.name}: {(folder / 'model.safetensors').stat().st_size / 1e6:.1f} MB")
 
 
-def facts(folder: Path) -> dict[str, object]:
-    """Give what a run said of itself, without the folder that it wrote to."""
-    said = read_json(folder / "thrice.json")["pretraining"]
-    return {key: value for key, value in said.items() if key != "folder"}
+def zoo_card(name: str, said: dict[str, Any]) -> str:
+    """Give the run's card, for a model that is packed in half precision without its towers."""
+    whole = card(said).replace("FOLDER", f"zoo:{name}", 1)
+    kept = [line for line in whole.split("\n") if "lies in `" not in line]
+    place = kept.index("") + 3
+    return "\n".join([*kept[:place], "Weights in float16; positions from 128 on were never trained.", *kept[place:]])
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""What the workers of Ray in test_ray.py are given to do; light, since each of them imports it anew."""
+"""What the workers of Ray in tests are given to do; light, since each of them imports it anew."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,22 @@ def die(room: Path) -> None:
     with open(room / "deaths", "a") as file:
         file.write("x")
     os._exit(1)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents that say in a room which process reads them, and wait for the file `go`, or kill it."""
+
+    room: Path
+    name: str
+    deaths: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        (self.room / f"{self.name}.{os.getpid()}").touch()
+        if len(pids(self.room, self.name)) <= self.deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+        until((self.room / "go").exists)
+        yield f"He sat. {self.name}!"
 
 
 def surroundings() -> tuple[str, str | None, set[int]]:

@@ -19,13 +19,15 @@ import pytest
 from ray_calls import add, die, fail_beside_a, nothing, pids, report, stubborn, surroundings, until
 from test_compare import comparable, study_of
 
+from thrice import ray_cluster
 from thrice.compare import ray_engine
 from thrice.compare.cells import PATIENCE, run_cell
 from thrice.compare.data import data_facts
 from thrice.compare.grid import StudyTask, arms_of
-from thrice.compare.ray_engine import LONGEST_ROOM, in_ray
+from thrice.compare.ray_engine import in_ray
 from thrice.errors import ConfigError, Interrupted, TrainingError
 from thrice.finetune import DataSource
+from thrice.ray_cluster import LONGEST_ROOM
 
 pytest.importorskip("ray")
 
@@ -59,7 +61,7 @@ def joined(importable: None) -> Iterator[None]:
     """A Ray of two CPUs that this process has joined, so that not every test starts its own."""
     import ray
 
-    with ray_engine._joined(ray, None, jobs=2, cpus=1, gpus=0):
+    with ray_cluster.joined(ray, None, cpus=2):
         yield
 
 
@@ -124,7 +126,7 @@ def test_a_call_that_needs_too_much_memory_is_given_up_too(tmp_path: Path, monke
 
     low = {"memory_usage_threshold": 0.001, "min_memory_free_bytes": -1, "memory_monitor_refresh_ms": 100}
     monkeypatch.setattr(ray, "init", functools.partial(ray.init, _system_config=low))
-    monkeypatch.setattr(ray_engine, "RETRIES", 1)
+    monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     with pytest.raises(TrainingError, match=r"perhaps for memory \(.*low on memory.*fewer --jobs"):
         list(in_ray(report, [(tmp_path, "a")], jobs=1, look=nothing))
 
@@ -153,7 +155,7 @@ def test_a_long_folder_for_temporary_files_is_not_used(monkeypatch: pytest.Monke
     deep = tmp_path / ("x" * LONGEST_ROOM)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    room = ray_engine._short_room()
+    room = ray_cluster.short_room()
     room.rmdir()
     assert len(str(room)) <= LONGEST_ROOM
 
@@ -205,7 +207,7 @@ def test_a_machine_that_is_told_to_stop_saves_and_the_call_is_made_elsewhere(joi
 def test_a_call_that_kills_every_worker_is_given_up(
     joined: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "RETRIES", 1)
+    monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     with pytest.raises(TrainingError, match=r"killed, and again in 1 new starts.*fewer --jobs"):
         list(in_ray(die, [(tmp_path,)], jobs=1, look=nothing))
     assert (tmp_path / "deaths").read_text() == "xx"

@@ -36,6 +36,10 @@ _training = functools.partial(_option, panel="Training")
 
 Columns = Annotated[str | None, _data("Column names of files without a header row: text,label")]
 Format = Annotated[str | None, _data("jsonl, json, csv, tsv, parquet or conll, where the name does not tell.")]
+EngineName = Annotated[
+    str, _option("local, or ray: a Ray cluster, started here or joined.", "--engine", panel="Running")
+]
+Address = Annotated[str | None, _option("Of a running Ray cluster.", panel="Running")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import typer
 
 from thrice.cli import screen
 from thrice.cli.app import app, resumable
-from thrice.cli.options import Json, Restart, set_threads
+from thrice.cli.options import Address, EngineName, Json, Restart, set_threads
 from thrice.launcher import is_main, refuse_several
 
 
@@ -94,12 +94,21 @@ def corpus(
     tokenizer: Annotated[str, typer.Option(help="Folder, hub id or zoo:NAME whose vocabulary is used.")],
     column: Column = None,
     min_tokens: Annotated[int, typer.Option(help="Shorter documents are left out and counted.")] = 8,
-    processes: Annotated[int, typer.Option(help="That tokenise; the result does not depend on it.")] = 1,
+    processes: Annotated[
+        int | None,
+        _option(
+            "That tokenise; the result does not depend on it. \\[default: 1; with ray, the cluster's CPUs]",
+            panel="Running",
+        ),
+    ] = None,
+    engine: EngineName = "local",
+    address: Address = None,
     as_json: Json = False,
 ) -> None:
     """Prepare text for pre-training: one paragraph a line, an empty line between documents.
 
     Exact copies of a document are left out and counted. Killed and started again, it keeps what is finished.
+    With [bold]--engine ray[/], the machines of a cluster that share the folder tokenise.
     """
     from thrice.data.corpus import prepare_corpus
     from thrice.pretraining import named_tokenizer
@@ -108,7 +117,15 @@ def corpus(
     words = named_tokenizer(tokenizer)
     with resumable(), _reading() as progress:
         made = prepare_corpus(
-            sources, words, folder, column=column, min_tokens=min_tokens, processes=processes, progress=progress
+            sources,
+            words,
+            folder,
+            column=column,
+            min_tokens=min_tokens,
+            processes=processes,
+            engine=engine,
+            address=address,
+            progress=progress,
         )
     facts = {**made.facts["counts"], "skipped": made.facts["skipped"], "shards": made.num_shards, "folder": str(folder)}
     if as_json:

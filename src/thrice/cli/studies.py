@@ -14,6 +14,8 @@ from thrice.cli import screen
 from thrice.cli.app import app, resumable, typed
 from thrice.cli.options import (
     MODEL_HELP,
+    Address,
+    EngineName,
     Json,
     LayerwiseDecay,
     MaxGradNorm,
@@ -87,8 +89,8 @@ def compare(
     ] = None,
     jobs: Annotated[int, _running("Cells at once, each a process.")] = 1,
     threads: Annotated[int | None, _running("Threads per cell \\[default: cores / jobs]")] = None,
-    engine: Annotated[str, _running("local, or ray: a Ray cluster, started here or joined.")] = "local",
-    address: Annotated[str | None, _running("Of a running Ray cluster.")] = None,
+    engine: EngineName = "local",
+    address: Address = None,
     gpus: Annotated[float, _running("GPUs that Ray reserves for a cell.")] = 0,
     store: Annotated[str | None, _running("URL where finished cells are kept a second time: s3://...")] = None,
     track: Annotated[list[str] | None, _running("tensorboard, wandb or trackio, told of every finished cell.")] = None,

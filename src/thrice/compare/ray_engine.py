@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import shutil
 import signal
-import socket
-import tempfile
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from thrice.errors import ConfigError, Interrupted, TrainingError, first_line
+from thrice import ray_cluster
+from thrice.errors import ConfigError, Interrupted, TrainingError
 from thrice.training.interrupt import Request, interruptible
-
-RETRIES = 3
-"""How often a call is made anew whose process or machine died; a cell goes on from its last save."""
-
-STORE_BYTES = 100 * 2**20
-"""Shared memory of a Ray that is started here: rows are small, and Ray's own default is a third of the machine."""
-
-ANSWERS_WITHIN = 10.0
-"""Seconds in which a cluster takes a connection, or is not there."""
-
-LONGEST_ROOM = 40
-"""Characters of a folder in which Ray can make its sockets: their names, of up to 107, hold 64 more."""
 
 
 def in_ray(
@@ -47,10 +30,10 @@ def in_ray(
     one is used and left running. cpus, gpus: what Ray reserves for a call; with gpus=0 it hides the GPUs from it.
     Where no machine has as much free, the calls wait.
 
-    A call whose process or machine dies is made anew, RETRIES times. Its own error stops the others, which save what
-    they are at, and is raised. On a first Ctrl-C or SIGTERM the calls in work save and stop, those that ended instead
-    are given, and Interrupted is raised; a second one waits for nobody. A machine that is told to stop by SIGTERM saves
-    its calls too, and Ray makes them elsewhere.
+    A call whose process or machine dies is made anew, RETRIES times; a cell goes on from its last save. Its own error
+    stops the others, which save what they are at, and is raised. On a first Ctrl-C or SIGTERM the calls in work save
+    and stop, those that ended instead are given, and Interrupted is raised; a second one waits for nobody. A machine
+    that is told to stop by SIGTERM saves its calls too, and Ray makes them elsewhere.
     Calls run in this process's working directory where their machine has it, and with its number of BLAS threads, not
     with Ray's, since that may change a score's last digits.
     Raises ConfigError where Ray is not installed, the cluster does not answer, or this machine lacks the GPUs asked
@@ -58,10 +41,15 @@ def in_ray(
     """
     if not calls:
         return
-    ray = _import_ray()
-    with _joined(ray, address, jobs=min(jobs, len(calls) or 1), cpus=cpus, gpus=gpus):
+    ray = ray_cluster.import_ray()
+    with ray_cluster.joined(ray, address, cpus=min(jobs, len(calls)) * cpus) as started:
+        if started and ray.cluster_resources().get("GPU", 0) < gpus:
+            raise ConfigError(
+                f"a cell is to have {gpus:g} GPUs, and Ray finds {ray.cluster_resources().get('GPU', 0):g} on this "
+                "machine - ask for fewer, or name a cluster that has them"
+            )
         start = ray.remote(_entrance()).options(
-            num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False
+            num_cpus=cpus, num_gpus=gpus, max_retries=ray_cluster.RETRIES, retry_exceptions=False
         )
         surroundings = (os.getcwd(), os.environ.get("OMP_NUM_THREADS"))
         waiting = [ray.cloudpickle.dumps((compute, call)) for call in reversed(calls)]
@@ -103,19 +91,13 @@ def _stopped(ray: Any, refs: list[Any]) -> Generator[Any, None, None]:
 
 
 def _result(ray: Any, ref: Any) -> Any:
-    """Give what a call gave; raises its own error, not Ray's, whose message is a traceback."""
+    """Give what a call gave; raises its own error."""
     try:
-        return ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, BaseException):
-            raise error.cause from error
-        raise
-    except ray.exceptions.TaskCancelledError:
-        raise
-    except ray.exceptions.RayError as error:
+        return ray_cluster.result_of(ray, ref)
+    except ray_cluster.WorkerKilledError as error:
         raise TrainingError(
-            f"a process of the study was killed, and again in {RETRIES} new starts, perhaps for memory "
-            f"({first_line(error)}); finished cells are kept - start the same command again, with fewer --jobs"
+            f"a process of the study was killed, and again in {ray_cluster.RETRIES} new starts, perhaps for memory "
+            f"({error}); finished cells are kept - start the same command again, with fewer --jobs"
         ) from error
 
 
@@ -174,86 +156,3 @@ def _in_worker(compute: Callable[..., Any], call: tuple[Any, ...], directory: st
         for signum, handler in theirs.items():
             signal.signal(signum, handler)
     return ended[0]
-
-
-@contextlib.contextmanager
-def _joined(ray: Any, address: str | None, *, jobs: int, cpus: int, gpus: float) -> Iterator[None]:
-    """Join a cluster or start a Ray, and leave or end it; one that this process has joined already stays as it is."""
-    if ray.is_initialized():
-        yield
-        return
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    room = None
-    try:
-        # Ray's own default makes a call that needs too much memory anew for ever.
-        with _signals_kept(), _environment(RAY_USAGE_STATS_ENABLED="0", RAY_task_oom_retries=str(RETRIES)):
-            if address is None:
-                room = _short_room()
-                settings |= {"num_cpus": jobs * cpus, "include_dashboard": False, "_temp_dir": str(room)}
-                ray.init(address="local", object_store_memory=STORE_BYTES, **settings)
-            else:
-                _connect(ray, address, settings)
-        if address is None and ray.cluster_resources().get("GPU", 0) < gpus:
-            raise ConfigError(
-                f"a cell is to have {gpus:g} GPUs, and Ray finds {ray.cluster_resources().get('GPU', 0):g} on this "
-                "machine - ask for fewer, or name a cluster that has them"
-            )
-        yield
-    finally:
-        with _signals_kept():
-            ray.shutdown()
-        if room is not None:
-            shutil.rmtree(room, ignore_errors=True)
-
-
-def _connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
-    try:
-        host, _, port = address.rpartition("://")[2].rpartition(":")
-        if host and port.isdecimal():  # Ray itself tries for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_WITHIN).close()
-        ray.init(address=address, **settings)
-    except (OSError, OverflowError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"no Ray cluster could be joined at {address}: {first_line(error)} - is it running (ray start --head), "
-            "and of the same versions of Ray and Python? Without an address, Ray is started on this machine"
-        ) from error
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.cloudpickle
-        import ray.exceptions
-    except ImportError as error:
-        raise ConfigError('Ray is not installed: pip install "thrice[ray]"') from error
-    return ray
-
-
-def _short_room() -> Path:
-    """Make a folder for Ray's sockets, whose names the system limits."""
-    usual = Path(tempfile.gettempdir())
-    return Path(tempfile.mkdtemp(prefix="thrice-", dir=usual if len(str(usual)) + 16 <= LONGEST_ROOM else "/tmp"))
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep what SIGTERM does here; Ray puts its own handler in place when it is joined."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value

@@ -39,9 +39,8 @@ from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json
 from thrice.launcher import refuse_several
 from thrice.locks import locked
+from thrice.ray_cluster import engine_problems
 from thrice.training.interrupt import orderly_termination
-
-ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +58,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         """Check the values; raises ConfigError."""
-        problems = []
-        if self.kind not in ENGINES:
-            problems.append(f"--engine is {self.kind!r}, it must be {' or '.join(ENGINES)}")
+        ray_only = {"--address": self.address is not None, "--gpus": bool(self.gpus)}
+        problems = engine_problems(self.kind, ray_only)
         if self.jobs < 1:
             problems.append(f"--jobs is {self.jobs}, it must be at least 1")
-        if self.kind != "ray" and (self.address is not None or self.gpus):
-            problems.append("--address and --gpus are for --engine ray")
         if self.gpus < 0:
             problems.append(f"--gpus is {self.gpus}, it must be at least 0")
         if problems:

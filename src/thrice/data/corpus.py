@@ -11,8 +11,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from thrice.data.tokenizer import Frame, Tokenizer
 from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json, write_json
 from thrice.locks import locked
+from thrice.ray_cluster import engine_problems
 from thrice.schema import misfits
 
 _OTHER = {"settings": "other settings", "sources": "other sources"}
@@ -161,7 +164,9 @@ def prepare_corpus(
     column: str | None = None,
     shard_characters: int = 2_000_000,
     min_tokens: int = 8,
-    processes: int = 1,
+    processes: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
     """Tokenise the documents of all sources into a corpus; what is finished already is kept.
@@ -169,16 +174,21 @@ def prepare_corpus(
     sources, column: see `documents.find_sources`; all are read in turn, so that every shard has a share of each.
     shard_characters: of text after which a shard is full; the documents of one shard are shuffled together in training.
     min_tokens: documents with fewer are left out and counted, as are empty ones and exact copies of an earlier one.
-    processes: that tokenise; what is written does not depend on their number. progress: see `documents.documents_of`.
+    processes: that tokenise; one where None, or with Ray as many as there are CPUs. engine: "local", or "ray", to whose
+    address see `ray_preparing.in_ray`. What is written depends on none of them, nor does a second start on the first.
+    progress: see `documents.documents_of`.
     Killed at any moment and called again, it reads the text again and tokenises the shards that are not finished yet.
     In a folder with a corpus of the same sources and settings it makes files again that are missing or cut.
-    Memory: the texts of 2 * processes + 1 shards, the longest document, and 16 bytes a document to know copies by (40
-    while they are sorted).
+    Memory: the texts of 2 * processes + 1 shards (with Ray, 2 * CPUs + 1), the longest document, and 16 bytes a
+    document to know copies by (40 while they are sorted).
     Raises DataError for sources without documents, a vocabulary without [MASK], or a folder with another corpus.
     """
     folder = Path(folder)
     given = {"shard_characters": shard_characters, "min_tokens": min_tokens, "processes": processes}
-    problems = [f"{name} is {value}, it must be at least 1" for name, value in given.items() if value < 1]
+    problems = [
+        f"{name} is {value}, it must be at least 1" for name, value in given.items() if value is not None and value < 1
+    ]
+    problems += engine_problems(engine, {"--address": address is not None})
     if problems:
         raise ConfigError("; ".join(problems))
     settings = {"shard_characters": shard_characters, "min_tokens": min_tokens}
@@ -190,10 +200,20 @@ def prepare_corpus(
         finished = _finished(folder, head, found)
         if isinstance(finished, Corpus):
             return finished
-        return _prepared(folder, head, found, tokenizer, finished, processes, progress)
+        write: Writer
+        if engine == "ray":
+            from thrice.data.ray_preparing import in_ray
+
+            write = partial(in_ray, characters=shard_characters, processes=processes, address=address)
+        else:
+            write = partial(in_processes, processes=processes or 1)
+        return _prepared(folder, head, found, tokenizer, finished, write, progress)
 
 
 # Preparing
+
+Writer = Callable[[Preparation, Iterator[Work]], Generator[tuple[int, ShardRecord], None, None]]
+"""Writes the shards of works."""
 
 
 def _prepared(
@@ -202,7 +222,7 @@ def _prepared(
     sources: list[Source],
     tokenizer: Tokenizer,
     known: dict[int, ShardRecord],
-    processes: int,
+    write: Writer,
     progress: Callable[[int, int], None] | None,
 ) -> Corpus:
     settings = head["settings"]
@@ -228,8 +248,9 @@ def _prepared(
             else:
                 yield work
 
-    for number, record in in_processes(preparation, missing(), processes=processes):
-        records[number] = record
+    with closing(write(preparation, missing())) as written:
+        for number, record in written:
+            records[number] = record
     if repairing and len(records) < len(known):
         raise _other_corpus(folder, "more text: its sources were cut")
     shards = [records[number] for number in range(len(records))]
@@ -329,11 +350,13 @@ def _records(folder: Path, key: str) -> Iterator[tuple[int, ShardRecord]]:
 
 
 def _clear_away(folder: Path, shards: int) -> None:
-    """Remove the records of single shards, and the shards of a corpus that was begun here and had more."""
+    """Remove the records of single shards, halves, and the shards of a corpus that was begun here and had more."""
     for path in folder.glob("shard-*.*"):
         number = path.name.removeprefix("shard-").partition(".")[0]
         if path.suffix == ".json" or (path.suffix == ".npy" and number.isdecimal() and int(number) >= shards):
             path.unlink(missing_ok=True)
+    for path in folder.glob(".shard-*.partial"):  # of a process that was killed on another machine
+        path.unlink(missing_ok=True)
 
 
 def _tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:

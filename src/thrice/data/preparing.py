@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -156,7 +156,7 @@ class Maker:
 
 def in_processes(
     preparation: Preparation, works: Iterator[Work], *, processes: int
-) -> Iterator[tuple[int, ShardRecord]]:
+) -> Generator[tuple[int, ShardRecord], None, None]:
     """Write the shard of every work; gives (number, record) in the order of the works.
 
     processes: 1 works in this one, on as many threads as the tokenizer takes. Of several, each has one thread; twice as

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from studies import make_row
 
-from thrice.compare.trackers import check_trackers, log_cell
+from thrice.compare.trackers import log_cell
 from thrice.errors import ConfigError, TrainingError
+from thrice.trackers import check_trackers
 
 
 def step_line(step: int) -> dict[str, Any]:

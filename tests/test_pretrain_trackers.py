@@ -105,6 +105,7 @@ def test_after_kills_and_stops_tensorboard_has_every_point_once(
     points = expected(tmp_path / "out" / "pretrain.jsonl")
     assert scalars(tmp_path / "out" / "tensorboard") == points
     assert [step for step, _ in points["train/loss"]] == sorted({step for step, _ in points["train/loss"]})
+    assert len(list((tmp_path / "out" / "tensorboard").rglob("hparams.yml"))) == 1
 
 
 def test_whoever_watches_tensorboard_while_a_run_goes_on_sees_no_point_twice(
@@ -257,6 +258,15 @@ def test_a_tracker_that_fails_is_told_once_and_the_run_ends_as_without(
     assert healthy[-1] == "finished", "the other one has all of it"
 
 
+def test_who_gives_no_say_gets_the_failure_as_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = double("trackio", [])
+    client.init = lambda **_: 1 // 0
+    monkeypatch.setitem(sys.modules, "trackio", client)
+    with pytest.warns(UserWarning, match="trackio is left out from here on: ZeroDivisionError"):
+        train(tmp_path, "trackio")
+    assert (tmp_path / "out" / "config.json").exists()
+
+
 def test_what_a_failed_tracker_lacks_it_gets_when_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +287,7 @@ def test_what_a_failed_tracker_lacks_it_gets_when_the_run_goes_on(
     with monkeypatch.context() as patch:
         stopping_at(patch, 14, by=ask)
         with pytest.raises(Interrupted):
-            train(tmp_path, "trackio")
+            train(tmp_path, "trackio", say=lambda _: None)
     assert len(given_to(calls)) == 2
     down = False
     train(tmp_path, "trackio")

@@ -133,6 +133,7 @@ def double(name: str, calls: list[Any]) -> ModuleType:
     module: Any = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None)
     module.init = lambda **settings: (calls.append(settings), run)[1]
+    module.finish = run.finish
     module.config = SimpleNamespace(update=lambda values, **_: calls.append(values))
     return module
 

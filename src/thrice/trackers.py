@@ -67,6 +67,8 @@ class Tracker:
         self._client: Any = LOGGER_TYPE_TO_CLASS[tracker](*where, **settings)
         with self._aside():
             self._client.start()
+        if tracker == "tensorboard" and since > 0:
+            return  # each time it is told the config, it makes one more run to hold it
         try:
             self._client.store_init_configuration(_plain(config))
         except BaseException:
@@ -80,8 +82,10 @@ class Tracker:
 
     def close(self) -> None:
         """End the run here, once what was given has been sent."""
+        # Accelerate's client leaves trackio holding the ended run, which is then ended again when the process ends.
+        end = importlib.import_module("trackio").finish if self._talks else self._client.finish
         with self._aside():
-            self._client.finish()
+            end()
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
@@ -48,7 +49,8 @@ def pretrain(
     discriminator and FOLDER/generator the generator. Started in several processes by a launcher, each calls this alike;
     the first one writes and tells.
     trackers: tensorboard, wandb or trackio, which get the curves at every save (see `curves`) and move no weight: a run
-    may go on with others. project: under which W&B and trackio file the run.
+    may go on with others. One that fails stops nothing: `say` is told, or else it is a Python warning. project: under
+    which W&B and trackio file the run.
     Raises ConfigError, before anything is read, for a tracker that nobody knows or that is not installed; TrainingError
     where the folder holds a finished model or a run of another recipe and `restart` is not given, or another process
     works there; Interrupted on Ctrl-C or SIGTERM, saved; and whatever opening the text raises.
@@ -58,7 +60,7 @@ def pretrain(
     place = Path(folder)
     with run_folder(place, restart=restart) if ranks.main else nullcontext(place_of_run(place)) as run:
         tell = say if ranks.main else None
-        track = partial(Curves, trackers, run, folder=place, project=project, tell=tell or (lambda line: None))
+        track = partial(Curves, trackers, run, folder=place, project=project, tell=say or warnings.warn)
         return _pretrain(recipe, place, run, content, restart=restart, say=tell, ranks=ranks, track=track)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from studies import make_row
 
-from thrice.compare.trackers import check_trackers, log_cell
+from thrice.compare.trackers import log_cell
 from thrice.errors import ConfigError, TrainingError
+from thrice.trackers import check_trackers
 
 
 def step_line(step: int) -> dict[str, Any]:
@@ -132,6 +133,7 @@ def double(name: str, calls: list[Any]) -> ModuleType:
     module: Any = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None)
     module.init = lambda **settings: (calls.append(settings), run)[1]
+    module.finish = run.finish
     module.config = SimpleNamespace(update=lambda values, **_: calls.append(values))
     return module
 

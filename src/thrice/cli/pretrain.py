@@ -40,6 +40,10 @@ def pretrain(
     threads: Annotated[
         int | None, _option("CPU threads; a run repeats bit for bit at one count.", panel="Running")
     ] = None,
+    track: Annotated[
+        list[str] | None, _option("tensorboard, wandb or trackio, told of the curves at every save.", panel="Running")
+    ] = None,
+    project: Annotated[str, _option("Under which trackers file them.", panel="Running")] = "thrice",
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
@@ -73,6 +77,8 @@ def pretrain(
             folder,
             content=content,
             restart=restart,
+            trackers=tuple(track or ()),
+            project=project,
             say=None if as_json else lambda line: screen.err.print(line, markup=False, highlight=False, soft_wrap=True),
         )
     if as_json and is_main():

@@ -38,7 +38,7 @@ class Copies:
     store: str | None = None
     """URL of a second place for rows, answers and kept models, see `compare.store`."""
     trackers: tuple[str, ...] = ()
-    """tensorboard, wandb or trackio, see `compare.trackers`."""
+    """tensorboard, wandb or trackio, see `thrice.trackers`."""
     project: str = "thrice"
     """Under which W&B and trackio file the runs."""
 

@@ -34,12 +34,12 @@ from thrice.compare.progress import Follower
 from thrice.compare.results import read_compared_items, read_cost, read_rows
 from thrice.compare.store import Store
 from thrice.compare.summary import summarise
-from thrice.compare.trackers import check_trackers
 from thrice.errors import ConfigError, DataError
 from thrice.files import clear_partials, read_json
 from thrice.launcher import refuse_several
 from thrice.locks import locked
 from thrice.ray_cluster import engine_problems
+from thrice.trackers import check_trackers
 from thrice.training.interrupt import orderly_termination
 
 

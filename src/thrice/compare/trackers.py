@@ -1,9 +1,9 @@
-"""Curves and results of finished cells for TensorBoard, W&B and trackio, by Accelerate's own clients of them."""
+"""Curves and results of finished cells for TensorBoard, W&B and trackio."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -13,25 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from thrice.compare.grid import slug
-from thrice.errors import ConfigError, TrainingError, first_line, nearest
+from thrice.errors import TrainingError, first_line
 from thrice.files import clear_partials, partial_path
-
-TRACKERS = ("tensorboard", "trackio", "wandb")
-"""Names of the trackers, which are also the names of their packages."""
-
-Values = dict[str, float]
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Raise ConfigError that lists every tracker that nobody knows or that is not installed."""
-    problems = []
-    for name in names:
-        if name not in TRACKERS:
-            problems.append(f"no tracker is called {name!r}: {nearest(name, TRACKERS)}")
-        elif importlib.util.find_spec(name) is None:
-            problems.append(f"{name} is not installed: pip install {name}")
-    if problems:
-        raise ConfigError("; ".join(problems))
+from thrice.trackers import Tracker, Values, check_trackers, numbers
 
 
 def log_cell(row: Mapping[str, Any], log: Path, *, trackers: Sequence[str], folder: Path, project: str) -> None:
@@ -51,14 +35,14 @@ def log_cell(row: Mapping[str, Any], log: Path, *, trackers: Sequence[str], fold
     check_trackers(trackers)
     name = "/".join([row["arm"], row["task"], f"seed-{row['seed']}", *_point(row)])
     points = list(_points(row, log))
-    config = _config(row)
     problems = []
     for tracker in dict.fromkeys(trackers):
         try:
             if tracker == "tensorboard":
-                _to_tensorboard(_place(folder, row), config, points)
+                with _replaced(_place(folder, row)) as place:
+                    _write(tracker, row, points, place=place, project=project, name=name)
             else:
-                _to_service(tracker, project, name, row, config, points)
+                _write(tracker, row, points, place=folder, project=project, name=name)
         except Exception as error:  # every client has errors of its own
             said = first_line(error)
             problems.append(f"{tracker}: {type(error).__name__}: {said}")
@@ -69,51 +53,32 @@ def log_cell(row: Mapping[str, Any], log: Path, *, trackers: Sequence[str], fold
         )
 
 
-def _to_tensorboard(place: Path, config: dict[str, Any], points: list[tuple[int, Values]]) -> None:
+@contextlib.contextmanager
+def _replaced(place: Path) -> Iterator[Path]:
+    """Give a folder beside the place, which takes its place once it is whole."""
     place.parent.mkdir(parents=True, exist_ok=True)
     clear_partials(place.parent, place.name)
     beside = partial_path(place)
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        _write("tensorboard", [beside.name, str(place.parent)], {}, config, points)
+        yield beside
         shutil.rmtree(place, ignore_errors=True)
         os.replace(beside, place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _to_service(
-    tracker: str,
-    project: str,
-    name: str,
-    row: Mapping[str, Any],
-    config: dict[str, Any],
-    points: list[tuple[int, Values]],
-) -> None:
-    settings: dict[str, Any] = {"name": name, "group": row["task"], "resume": "allow"}
-    if tracker == "wandb":
-        told = json.dumps([project, name, row.get("finished")], ensure_ascii=False)
-        settings["id"] = hashlib.sha256(told.encode()).hexdigest()[:16]
-    _write(tracker, [project], settings, config, points)
-
-
 def _write(
-    tracker: str,
-    where: list[str],
-    settings: dict[str, Any],
-    config: dict[str, Any],
-    points: list[tuple[int, Values]],
+    tracker: str, row: Mapping[str, Any], points: list[tuple[int, Values]], *, place: Path, project: str, name: str
 ) -> None:
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-
-    client: Any = LOGGER_TYPE_TO_CLASS[tracker](*where, **settings)
-    client.start()
+    told = json.dumps([project, name, row.get("finished")], ensure_ascii=False)
+    key = hashlib.sha256(told.encode()).hexdigest()[:16]
+    run = Tracker(tracker, _config(row), place=place, project=project, name=name, group=row["task"], key=key)
     try:
-        client.store_init_configuration(config)
         for step, values in points:
-            client.log(values, step=step)
+            run.log(step, values)
     finally:
-        client.finish()
+        run.close()
 
 
 def _points(row: Mapping[str, Any], log: Path) -> Iterator[tuple[int, Values]]:
@@ -121,13 +86,13 @@ def _points(row: Mapping[str, Any], log: Path) -> Iterator[tuple[int, Values]]:
     for line in _lines(row, log):
         step = line.get("step", line["epoch"])
         if line["event"] == "step":
-            yield step, _numbers("train", {k: line.get(k) for k in ("loss", "lr", "grad_norm")})
+            yield step, numbers("train", {k: line.get(k) for k in ("loss", "lr", "grad_norm")})
         else:
             own = {k: v for k, v in line.items() if k not in ("event", "epoch", "step", "dev")}
-            yield step, _numbers("epoch", own) | _numbers("dev", line["dev"])
+            yield step, numbers("epoch", own) | numbers("dev", line["dev"])
     last = row.get("steps") or len(row["epochs"])
     results = {k: row.get(k) for k in ("best_dev", "best_epoch", "epoch1_dev", "collapsed", "seconds")}
-    yield last, _numbers("result", results) | _numbers("test", row.get("test") or {})
+    yield last, numbers("result", results) | numbers("test", row.get("test") or {})
 
 
 def _lines(row: Mapping[str, Any], log: Path) -> list[dict[str, Any]]:
@@ -137,19 +102,13 @@ def _lines(row: Mapping[str, Any], log: Path) -> list[dict[str, Any]]:
         return [{"event": "epoch", **epoch} for epoch in row["epochs"]]
 
 
-def _numbers(room: str, values: Mapping[str, Any]) -> Values:
-    """Give the numbers among values, flags as 0 and 1, under tags of a room; tables and names are left out."""
-    return {f"{room}/{k}": float(v) for k, v in values.items() if isinstance(v, int | float)}
-
-
 def _config(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a run was made of as flat values; trackers take no nested ones and TensorBoard no None."""
+    """Give what a run was made of."""
     told = {k: row.get(k) for k in ("arm", "model", "task", "kind", "seed", "metric", "threads", "packed")}
     told |= {f"training.{k}": v for k, v in (row.get("training") or {}).items()}
     told |= {f"point.{k}": v for k, v in (row.get("point") or {}).items()}
     told |= {f"versions.{k}": v for k, v in (row.get("versions") or {}).items()}
-    plain = {k: v if isinstance(v, bool | int | float | str) else json.dumps(v) for k, v in told.items()}
-    return {k: v for k, v in plain.items() if v != "null"}
+    return told
 
 
 def _point(row: Mapping[str, Any]) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from thrice.data.segments import Position, PretrainingExample, SegmentStream
 from thrice.files import read_json, write_atomically, write_json
 from thrice.pretraining import evaluation, timing, watch
 from thrice.pretraining.card import card
+from thrice.pretraining.curves import Curves, forget_curves
 from thrice.pretraining.materials import Materials, prepare, stream_of
 from thrice.pretraining.recipe import Recipe
 from thrice.pretraining.recipe_file import to_toml
@@ -23,6 +25,7 @@ from thrice.pretraining.resharing import reshare
 from thrice.pretraining.towers import tower_files
 from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.sharing.patterns import describe
+from thrice.trackers import check_trackers
 from thrice.training import BudgetResult, Stage, fit_budget
 from thrice.training.budget_loop import LOG
 from thrice.training.distributed import Ranks, join, join_accelerator
@@ -36,6 +39,8 @@ def pretrain(
     content: Mapping[str, Any] | None = None,
     restart: bool = False,
     say: Callable[[str], None] | None = None,
+    trackers: Sequence[str] = (),
+    project: str = "thrice",
 ) -> dict[str, Any]:
     """Pre-train as the recipe says, write the model as a stock folder, and give what happened as JSON values.
 
@@ -44,13 +49,20 @@ def pretrain(
     from FOLDER.run, which is gone when the model is written. With replaced-token detection FOLDER holds the
     discriminator and FOLDER/generator the generator. Started in several processes by a launcher, each calls this alike;
     the first one writes and tells.
-    Raises TrainingError where the folder holds a finished model or a run of another recipe and `restart` is not given,
-    or another process works there; Interrupted on Ctrl-C or SIGTERM, saved; and whatever opening the text raises.
+    trackers: tensorboard, wandb or trackio, which get the curves at every save (see `curves`) and move no weight: a run
+    may go on with others. One that fails stops nothing: `say` is told, or else it is a Python warning. project: under
+    which W&B and trackio file the run.
+    Raises ConfigError, before anything is read, for a tracker that nobody knows or that is not installed; TrainingError
+    where the folder holds a finished model or a run of another recipe and `restart` is not given, or another process
+    works there; Interrupted on Ctrl-C or SIGTERM, saved; and whatever opening the text raises.
     """
+    check_trackers(trackers)
     ranks = join()
     place = Path(folder)
     with run_folder(place, restart=restart) if ranks.main else nullcontext(place_of_run(place)) as run:
-        return _pretrain(recipe, place, run, content, restart=restart, say=say if ranks.main else None, ranks=ranks)
+        tell = say if ranks.main else None
+        track = partial(Curves, trackers, run, folder=place, project=project, tell=say or warnings.warn)
+        return _pretrain(recipe, place, run, content, restart=restart, say=tell, ranks=ranks, track=track)
 
 
 def _pretrain(
@@ -62,6 +74,7 @@ def _pretrain(
     restart: bool,
     say: Callable[[str], None] | None,
     ranks: Ranks,
+    track: Callable[..., Curves],
 ) -> dict[str, Any]:
     tell = say or (lambda line: None)
     with ranks.main_first():
@@ -70,6 +83,7 @@ def _pretrain(
     streams = [partial(stream_of, materials.train, recipe, number) for number in range(len(recipe.stages))]
     opened, samples = [stream() for stream in streams], _samples(materials)
     if restart and ranks.main:  # only now: a mistyped file or key costs nothing
+        forget_curves(run)
         begin_anew(run)
     for line in _introduction(materials, opened):
         tell(line)
@@ -87,23 +101,27 @@ def _pretrain(
                 tell(f"warning: {sentence}")
                 warned.add(kind)
 
-    result = fit_budget(
-        model,
-        recipe.training(unit=unit, amount=amount),
-        stages=_stages(materials, streams, tell),
-        folder=run,
-        evaluate=lambda number: evaluation.evaluate(model, samples[number], ranks, accelerator.device),
-        identity=materials.identity,
-        accelerator=accelerator,
-        progress=None if say else False,
-        on_stage=lambda number: tell(_stage_line(recipe, number)),
-        on_evaluation=on_evaluation,
-    )
-    outcome = _outcome(materials, folder, result, facts, unit=unit, amount=amount)
-    if ranks.main:
-        with disk_errors(run, f"the model in {folder}"):
-            write_model(materials, folder, outcome, content, log=run / LOG)
-        clear_away(run)
+    config = {"name": recipe.name, **materials.identity}
+    with closing(track(group=recipe.name, config=config, device=accelerator.device)) as curves:
+        result = fit_budget(
+            model,
+            recipe.training(unit=unit, amount=amount),
+            stages=_stages(materials, streams, tell),
+            folder=run,
+            evaluate=lambda number: evaluation.evaluate(model, samples[number], ranks, accelerator.device),
+            identity=materials.identity,
+            accelerator=accelerator,
+            progress=None if say else False,
+            on_stage=lambda number: tell(_stage_line(recipe, number)),
+            on_evaluation=on_evaluation,
+            on_save=curves.follow,
+        )
+        outcome = _outcome(materials, folder, result, facts, unit=unit, amount=amount)
+        if ranks.main:
+            with disk_errors(run, f"the model in {folder}"):
+                write_model(materials, folder, outcome, content, log=run / LOG)
+            curves.keep()
+            clear_away(run)
     ranks.wait()
     for line in _farewell(folder, outcome):
         tell(line)

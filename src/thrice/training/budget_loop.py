@@ -55,6 +55,7 @@ def fit_budget(
     progress: Progress | bool | None = None,
     on_stage: Callable[[int], None] | None = None,
     on_evaluation: Callable[[list[Record]], None] | None = None,
+    on_save: Callable[[int], None] | None = None,
 ) -> BudgetResult:
     """Train the model stage by stage until the budget is spent, leave it in eval mode and give the result.
 
@@ -66,7 +67,9 @@ def fit_budget(
     and what it gives in the first one counts. It must not draw from the global generators.
     identity: whatever else must be the same for the run to be resumed. restart: discard the run in the folder.
     on_stage: called with the number of a stage that begins or goes on. on_evaluation: called with all records so far
-    once one more of them is saved.
+    once one more of them is saved. on_save: called at the start and after every save with the length of the log in
+    bytes up to which no later start will write it again. It must not draw from the global generators either, and its
+    time is not counted. All three are called in the first process alone.
 
     Called again with the same folder, it goes on from the last save and, on one machine with one thread count, ends bit
     for bit like a run that was never stopped, changes of the model between stages included. The model is given as
@@ -100,6 +103,9 @@ def fit_budget(
         drawing_budget(progress if ranks.main else False, unit=config.unit, total=config.amount) as draw,
     ):
         run.log, run.draw, run.request = log, draw, request
+        if ranks.main:
+            run.on_save = on_save
+        run.tell_saved(state)
         done = state.share(config)
         draw(done=done * config.amount)
         while done < 1:
@@ -140,6 +146,7 @@ class _Run:
     ranks: Ranks
     who: Mapping[str, Any]
     evaluate: Callable[[int], Mapping[str, Any]] | None = None
+    on_save: Callable[[int], None] | None = None
     rate: float = 0.0
     log: FileIO = None  # type: ignore[assignment]
     draw: Draw = None  # type: ignore[assignment]
@@ -173,6 +180,11 @@ class _Run:
             max_grad_norm=self.config.max_grad_norm,
             folder=self.folder,
         )
+
+    def tell_saved(self, state: BudgetState) -> None:
+        """Say how much of the log is saved, where somebody listens."""
+        if self.on_save is not None:
+            self.on_save(state.log_bytes)
 
     def where(self) -> dict[str, Any]:
         """Give what a save holds beside the state."""
@@ -366,6 +378,7 @@ def _save(run: _Run, state: BudgetState) -> None:
     with disk_errors(run.folder, f"the save of step {state.step}"):
         resume.save_run(run.folder, state, **run.where())
     run.clock.saved(started)
+    run.tell_saved(state)
 
 
 def _interrupted(run: _Run, state: BudgetState) -> Interrupted:

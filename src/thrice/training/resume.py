@@ -36,7 +36,7 @@ from thrice.training.config import BOOKKEEPING, TrainingConfig
 from thrice.training.distributed import Ranks
 
 FORMAT = 1
-RUN_FILES = ("best.safetensors", "train.jsonl", "pretrain.jsonl", "budget.json")
+RUN_FILES = ("best.safetensors", "train.jsonl", "pretrain.jsonl", "budget.json", "trackers.json")
 """What a run leaves in its folder beside fit.json and its saves."""
 UNSAID = {"ema_decay": None, "processes": 1}
 """What an identity means that does not say it."""

@@ -101,7 +101,7 @@ def zoo_card(name: str, said: dict[str, Any]) -> str:
     """Give the run's card, for a model that is packed in half precision without its towers."""
     whole = card(said).replace("FOLDER", f"zoo:{name}", 1)
     kept = [line for line in whole.split("\n") if "lies in `" not in line]
-    place = kept.index("") + 3
+    place = kept.index("") + 5
     return "\n".join([*kept[:place], "Weights in float16; positions from 128 on were never trained.", *kept[place:]])
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from no_thrice import run_without_thrice
 from pretraining_parts import RESHARING, content_of, tiny_recipe, write_stories
+from test_benchmarks import benchmark
 from test_cli import run as run_command
 from test_pretrain_killed import without_times
 
@@ -303,6 +304,9 @@ def test_towers_are_written_and_taken_over_by_a_run_that_begins_with_them(
         two = running.prepare(recipe_of(content | {"seed": 7}, name="r"))
         assert one.taken == {tower: True}
         assert all(map(torch.equal, one.model.state_dict().values(), two.model.state_dict().values()))
+    measured = {"rate": 0.2, "texts": 3, "draws": 2, "max_length": 32, "seed": 0}
+    row = benchmark("mask_variance").measure(tmp_path / "out", tmp_path / "train", **measured)
+    assert row.startswith("| 32 | 6 | ")
     content["objectives"] = {"mpn": {"hidden_size": 32}}
     lines = list(running._introduction(running.prepare(recipe_of(content, name="r")), []))
     assert any(line.startswith("proposal: beside it, fresh;") for line in lines)

@@ -60,6 +60,11 @@ def stopping_at(monkeypatch: pytest.MonkeyPatch, *steps: int, by: Callable[[Any]
     monkeypatch.setattr(budget_loop, "_train_step", step)
 
 
+def wait_a_second() -> None:
+    """Let TensorBoard's next file have a later name: names hold the second, and files are read in their order."""
+    time.sleep(1.05)
+
+
 def ask(run: Any) -> None:
     run.request.signum = signal.SIGTERM
 
@@ -86,7 +91,7 @@ def test_after_kills_and_stops_tensorboard_has_every_point_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
-    for step in (7, 6, 10):  # of this start; lines behind the last save are written again
+    for step in (7, 4, 10):  # of this start; the second one loses line 9, which is written again
 
         def killed(step: int = step) -> None:
             with pytest.MonkeyPatch.context() as patch:
@@ -94,6 +99,7 @@ def test_after_kills_and_stops_tensorboard_has_every_point_once(
                 train(tmp_path, "tensorboard")
 
         assert os.waitstatus_to_exitcode(os.waitpid(forked(killed), 0)[1]) == -signal.SIGKILL
+        wait_a_second()
     seen = scalars(tmp_path / "out.run" / "tensorboard")["train/loss"]
     assert len(seen) >= 2, "curves are there while it runs"
     assert not (tmp_path / "out").exists()
@@ -101,6 +107,7 @@ def test_after_kills_and_stops_tensorboard_has_every_point_once(
         stopping_at(patch, 3, by=ask)
         with pytest.raises(Interrupted):
             train(tmp_path, "tensorboard")
+    wait_a_second()
     train(tmp_path, "tensorboard")
     points = expected(tmp_path / "out" / "pretrain.jsonl")
     assert scalars(tmp_path / "out" / "tensorboard") == points
@@ -121,7 +128,7 @@ def test_whoever_watches_tensorboard_while_a_run_goes_on_sees_no_point_twice(
     events = EventAccumulator(str(tmp_path / "out.run" / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     assert [e.step for e in events.Scalars("train/loss")] == [3, 6, 9]
-    time.sleep(1.1)  # names of the files hold the second, and viewers take them by their names
+    wait_a_second()
     kept = Curves.keep
 
     def look(followed: Curves) -> None:
@@ -154,6 +161,7 @@ def test_points_that_a_killed_run_gave_and_did_not_note_are_seen_once(tmp_path: 
     given = scalars(tmp_path / "out.run" / "tensorboard")
     noted = json.loads((tmp_path / "out.run" / "trackers.json").read_text(encoding="utf-8"))["lines"]["tensorboard"]
     assert noted < 3 <= len(given["train/loss"]) + len(given["held_out/mlm"])
+    wait_a_second()
     train(tmp_path, "tensorboard")
     assert scalars(tmp_path / "out" / "tensorboard") == expected(tmp_path / "out" / "pretrain.jsonl")
 

@@ -8,14 +8,19 @@ The model is a folder of `thrice pretrain` with the objective mpn, its proposal.
 from __future__ import annotations
 
 import argparse
-import itertools
 from pathlib import Path
+
+import numpy as np
 
 from thrice.data.segments import PretrainingExample
 from thrice.objectives.mask_variance import measure_mask_variance
+from thrice.objectives.masking import number_to_choose
 from thrice.pretraining import recipe_of
 from thrice.pretraining.materials import prepare, stream_of
 from thrice.pretraining.recipe_file import read_recipe
+
+FULL = 0.75
+"""Of the length asked for, below which a text is not looked at: the number of masks goes with it."""
 
 
 def measure(folder: Path, corpus: Path, *, rate: float, texts: int, draws: int, max_length: int, seed: int) -> str:
@@ -27,16 +32,20 @@ def measure(folder: Path, corpus: Path, *, rate: float, texts: int, draws: int, 
     materials = prepare(recipe_of(content, name=str(folder)))
     if not materials.taken.get("proposal"):
         raise SystemExit(f"{folder} has no proposal.safetensors that fits its recipe")
-    batches = stream_of(materials.train, materials.recipe, 0, seed=seed).batches()
-    every = itertools.chain.from_iterable(examples for examples, _ in batches)
-    whole: list[PretrainingExample] = list(
-        itertools.islice((example for example in every if len(example.input_ids) == max_length), texts)
-    )
+    whole: list[PretrainingExample] = []
+    for examples, position in stream_of(materials.train, materials.recipe, 0, seed=seed).batches():
+        whole += [example for example in examples if len(example.input_ids) >= FULL * max_length]
+        if len(whole) >= texts or position.pass_number:
+            break
+    if len(whole) < texts:
+        raise SystemExit(f"{corpus} has {len(whole)} texts of about {max_length} tokens, {texts} were asked for")
+    whole = whole[:texts]
     found = measure_mask_variance(materials.model, whole, draws=draws, seed=seed)
-    masked = max(1, round(rate * max_length))
+    masked = np.mean([number_to_choose(example, rate) for example in whole])
+    tokens = np.mean([len(example.input_ids) for example in whole])
     uniform, proposal = found.uniform, found.proposal
     return (
-        f"| {max_length} | {masked} | {uniform.batch:.4g} | {uniform.masks:.4g} | {proposal.masks:.4g} "
+        f"| {tokens:.1f} | {masked:.1f} | {uniform.batch:.4g} | {uniform.masks:.4g} | {proposal.masks:.4g} "
         f"| {1 - found.ratio:+.2%} ± {found.ratio_error:.2%} |"
     )
 

@@ -1,7 +1,7 @@
 """Make the zoo's models of equal cost: one tokenizer, one text, one budget of operations, six ways to learn.
 
     python benchmarks/zoo.py text --data ../shared/data --work work     # the corpora, a minute
-    python benchmarks/zoo.py pretrain --work work --arms bert mpn  # each half an hour on a core; goes on if killed
+    python benchmarks/zoo.py pretrain --work work --arms bert mpn  # an hour each at most, on a core; goes on if killed
     python benchmarks/zoo.py package --work work --out src/thrice/zoo   # float16, with the run's card
 
 No text of an evaluation set is read: of CMRC 2018 only passages of training questions.
@@ -73,7 +73,7 @@ def text(data: Path, work: Path) -> None:
 def pretrain(work: Path, arms: list[str]) -> None:
     """Pre-train arms one after the other, each on one thread; an arm that is finished is left alone."""
     for arm in arms:
-        if (work / arm / "model.safetensors").exists():
+        if (work / arm / "README.md").exists():  # it is written last
             continue
         recipe, settings = ARMS[arm]
         command = [sys.executable, "-m", "thrice", "pretrain", recipe, "--train", "corpus", "--held-out", "held_out"]

@@ -17,7 +17,7 @@ from test_benchmarks import benchmark
 from test_cli import run as run_command
 from test_pretrain_killed import without_times
 
-from thrice.checkpoints import load
+from thrice.checkpoints import load, save
 from thrice.data.corpus import prepare_corpus
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError, DataError, Interrupted, ThriceError, TrainingError
@@ -306,13 +306,23 @@ def test_towers_are_written_and_taken_over_by_a_run_that_begins_with_them(
         assert all(map(torch.equal, one.model.state_dict().values(), two.model.state_dict().values()))
     measured = {"rate": 0.2, "texts": 3, "draws": 2, "max_length": 32, "seed": 0}
     row = benchmark("mask_variance").measure(tmp_path / "out", tmp_path / "train", **measured)
-    assert row.startswith("| 32 | 6 | ")
+    assert [float(cell) for cell in row.split("|")[1:3]] == [pytest.approx(28, abs=4), pytest.approx(6, abs=1)]
     content["objectives"] = {"mpn": {"hidden_size": 32}}
     lines = list(running._introduction(running.prepare(recipe_of(content, name="r")), []))
     assert any(line.startswith("proposal: beside it, fresh;") for line in lines)
     (tmp_path / "out" / "proposal.safetensors").write_bytes(b"12345678 no tensors")
     with pytest.raises(CheckpointError, match=r"proposal\.safetensors cannot be read"):
         running.prepare(recipe_of(content, name="r"))
+
+
+def test_a_generator_with_tables_of_its_own_does_not_become_the_discriminators(tmp_path: Path) -> None:
+    train(tmp_path, **ELECTRA, objectives={"rtd": {"embeddings": "none", "size": 1.0}})
+    content = content_of(tmp_path, **ELECTRA) | {"model": {"from": str(tmp_path / "out")}}
+    content["objectives"] = {"rtd": {"size": 1.0}}
+    materials = running.prepare(recipe_of(content, name="r"))
+    assert materials.taken == {"generator": False}
+    table = materials.model.encoder.embeddings.word_embeddings.weight
+    assert torch.equal(table, load(str(tmp_path / "out")).embeddings.word_embeddings.weight)
 
 
 def test_a_checkpoint_that_the_stages_do_not_fit_is_refused(albert: tuple[Path, dict[str, Any]]) -> None:
@@ -382,8 +392,15 @@ def test_minutes_become_tokens_once_and_a_run_that_goes_on_keeps_the_number(
         patch.setattr(budget_loop, "_train_step", stop)
         with pytest.raises(Interrupted):
             train(tmp_path, budget=budget, say=said.append)
-    kept = json.loads((tmp_path / "out.run" / "budget.json").read_text())
+    path = tmp_path / "out.run" / "budget.json"
+    kept = json.loads(path.read_text())
     assert kept["tokens"] > 0
+    with pytest.raises(TrainingError, match=r"minutes was 0\.01, is 0\.02 - choose a new folder, or restart"):
+        train(tmp_path, budget={"tokens": None, "minutes": 0.02}, say=said.append)
+    path.write_text("{")
+    with pytest.raises(TrainingError, match=r"budget\.json is damaged"):
+        train(tmp_path, budget=budget, say=said.append)
+    path.write_text(json.dumps(kept))
     result = train(tmp_path, budget=budget, say=said.append)
     assert sum("timing a few steps" in line for line in said) == 1
     assert result["budget"] == {"unit": "tokens", "amount": kept["tokens"], "asked": {"minutes": 0.01}}
@@ -465,6 +482,9 @@ def test_the_command_prepares_trains_and_prints_json(
     [
         (("no-such-recipe",), "no recipe is called that"),
         (("albert-nano", "--set", "budget.token=3"), "budget.token is no key; did you mean tokens?"),
+        (("albert-nano", "--set", "seed"), "expected KEY=VALUE, such as budget.tokens=5_000_000"),
+        (("albert-nano", "--from", "zoo:albert-nano-zh", "--set", "model.hidden_size=64"), "leave out hidden_size"),
+        (("albert-nano", "--train", "text", "--set", "corpus=3"), "corpus is 3, expected "),
         (("albert-nano",), "no text to learn from"),
         (("albert-nano", "--train", "nowhere"), "nowhere holds no corpus"),
     ],
@@ -489,6 +509,45 @@ def test_a_budget_spent_before_the_last_stage_cannot_be_told(tmp_path: Path) -> 
     assert result["verdict"] == "cannot tell at this scale"
     assert result["reasons"][0].startswith("the budget was spent in stage 1 of 2")
     assert any("was never trained" in line for line in said)
+
+
+def test_a_stage_that_no_budget_is_left_for_changes_no_model(tmp_path: Path) -> None:
+    result = train(tmp_path, stages=RESHARING, budget={"tokens": 1})
+    assert len(result["stages"]) == 1
+    assert result["sharing"] == "all"
+    assert load(str(tmp_path / "out")).parameter_counts()[0] == result["parameters"]["encoder"][0]
+
+
+def test_a_checkpoint_is_known_by_its_weights_and_not_by_its_folder(
+    albert: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    def materials(folder: Path) -> Any:
+        content = content_of(tmp_path) | {"model": {"from": str(folder)}}
+        return running.prepare(recipe_of(content, name="r"))
+
+    one, two = albert[0] / "out", tmp_path / "moved"
+    shutil.copytree(one, two)
+    assert materials(one).identity == materials(two).identity
+    encoder = load(str(two))
+    with torch.no_grad():
+        encoder.ffn[0].output.bias += 1
+    save(encoder, two)
+    assert materials(one).identity["model.from"] != materials(two).identity["model.from"]
+
+
+def test_another_precision_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate import Accelerator
+
+    def stop(run: Any, state: Any, feed: Any) -> None:
+        run.request.signum = 15
+
+    with monkeypatch.context() as patch:
+        patch.setattr(budget_loop, "_train_step", stop)
+        with pytest.raises(Interrupted):
+            train(tmp_path)
+    monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
+    with pytest.raises(TrainingError, match="mixed_precision was no, is bf16"):
+        train(tmp_path)
 
 
 def test_what_no_folder_could_hold_is_refused_before_the_first_step(

@@ -82,6 +82,10 @@ def test_values_of_the_wrong_kind_are_named_with_their_place(tmp_path: Path) -> 
     assert "stages[1].objectives is 'mlm', expected a list" in said
     assert "objectives.mlm.rate is 'high', expected a number" in said
     assert "there is no [[stages]]" in problems_of({"budget": {"tokens": 1}})
+    for stages in ({"objectives": ["mlm"]}, "mlm", 5):
+        assert "it must be [[stages]], in two pairs of brackets" in problems_of(
+            content_of(tmp_path) | {"stages": stages}
+        )
 
 
 @pytest.mark.parametrize(

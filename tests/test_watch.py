@@ -45,6 +45,19 @@ def test_the_length_of_a_stage_does_not_hide_a_plateau_nor_make_one() -> None:
     assert on_plateau([*first, *curve(5.93, 5.93, stage=2, begin=0.5)], FACTS, "mlm")
 
 
+def test_a_generator_has_a_plateau_too_and_the_advice_names_its_objective() -> None:
+    records = curve(7.5, 6.1, 5.95, 5.9, 5.9)
+    for record in records:
+        record["held_out"] = {"generator_mlm": record["held_out"]["mlm"], "rtd": 0.45, "rtd_auc": 0.49}
+    found = warnings_of(records, FACTS)
+    assert list(found) == ["plateau of generator_mlm", "chance in rtd"]
+    assert "objectives.rtd.rate 0.2" in found["plateau of generator_mlm"]
+    assert "curve is 0.490, a half by guessing" in found["chance in rtd"]
+    for record in records:
+        record["held_out"] |= {"generator_mlm": 4.0, "rtd_auc": 0.8}
+    assert not warnings_of(records, FACTS)
+
+
 def test_a_loss_above_the_unigram_entropy_late_in_the_run_is_a_slow_start() -> None:
     found = warnings_of(curve(9.9, 9.5, 9.0), FACTS)
     assert list(found) == ["slow start of mlm"]

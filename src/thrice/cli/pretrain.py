@@ -63,14 +63,14 @@ def pretrain(
     said = read_recipe(recipe)
     if any(setting.startswith("budget.") for setting in change or ()):
         said.pop("budget", None)  # what is typed takes its place: a budget has one unit
-    content = settings(said, change or ())
-    corpus = {name: value for name, value in (("train", train), ("held_out", held_out)) if value is not None}
-    content |= {"corpus": content.get("corpus", {}) | corpus} if corpus else {}
+    if start is not None:  # shape and tokenizer of the recipe belong together
+        said["model"] = {"from": start}
+        said.pop("tokenizer", None)
+    content = settings(said, change or (), such_as="budget.tokens=5_000_000")
+    for name, value in (("train", train), ("held_out", held_out)):
+        if value is not None and isinstance(content.setdefault("corpus", {}), dict):
+            content["corpus"][name] = value
     content |= {key: value for key, value in (("tokenizer", tokenizer), ("seed", seed)) if value is not None}
-    if start is not None:
-        content["model"] = {"from": start}
-        if tokenizer is None:  # that of the recipe is for the shape of the recipe
-            content.pop("tokenizer", None)
     with resumable():
         result = run(
             recipe_of(content, name=recipe),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import platform
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from thrice.checkpoints.digest import weights_digest
 from thrice.compare.data import data_facts, read_task
 from thrice.compare.grid import TFIDF, Study
 from thrice.errors import ConfigError, ThriceError
@@ -55,15 +55,12 @@ def made_of(study: Study) -> dict[str, dict[str, Any]]:
 
 def _digest(model: TaskModel) -> str:
     """Give the sha256 of an encoder's weights, the fresh head aside: a name may mean other weights tomorrow."""
-    digest, encoder = hashlib.sha256(), model.encoder
+    encoder = model.encoder
     if isinstance(encoder, StockEncoder):  # its class draws more than a head where the checkpoint has no pooler
         held = {name: tensor for name, tensor in encoder.model.state_dict().items() if name in encoder.given}
     else:
         held = {name: tensor for name, tensor in encoder.named_parameters() if not name.startswith("heads.")}
-    for name, tensor in sorted(held.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return weights_digest(held)
 
 
 # What arms may differ in beside their weights, and what that means for a reader.

@@ -79,15 +79,16 @@ def read_study_file(path: Path) -> Value:
     return _named_arms(_beside(value, path.parent))
 
 
-def settings(value: Value, said: Iterable[str]) -> Value:
+def settings(value: Value, said: Iterable[str], *, such_as: str = "training.epochs=5") -> Value:
     """Give a study's content with some of it changed. said: KEY=VALUE, both TOML, the key dotted: tasks.reviews.seed=1.
+    such_as: what the message about a mistyped one shows.
 
     A VALUE that is no TOML is taken as text. Raises ConfigError for one without = and for a key that is none.
     """
     for setting in said:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set {setting!r}: expected KEY=VALUE, such as training.epochs=5")
+            raise ConfigError(f"--set {setting!r}: expected KEY=VALUE, such as {such_as}")
         try:
             changes = tomllib.loads(f"{key} = {text}")
         except tomllib.TOMLDecodeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +62,7 @@ def evaluate(model: PretrainingModel, sample: Sample, ranks: Ranks, device: Any)
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + total, before[1] + count)
     return {
-        "held_out": {name: total / count if count else math.nan for name, (total, count) in sums.items()},
+        "held_out": {name: total / count for name, (total, count) in sums.items() if count},
         "counts": {name: count for name, (_, count) in sums.items()},
         "eval_tokens": sum(batch.num_tokens for batch in batches),
     }

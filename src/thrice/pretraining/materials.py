@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thrice.checkpoints import refuse_unsavable, resolve
+from thrice.checkpoints.digest import weights_digest
 from thrice.data.corpus import Corpus
 from thrice.data.segments import SegmentStream
 from thrice.data.tokenizer import Tokenizer
@@ -37,6 +38,8 @@ class Materials:
     """The text to evaluate on."""
     model: PretrainingModel
     """As before the first stage."""
+    begun_with: str
+    """sha256 of all weights at the start."""
     taken: dict[str, bool]
     """Tower -> whether its weights are those of the checkpoint that the run begins with, and not fresh."""
 
@@ -45,7 +48,10 @@ class Materials:
         """What must be the same for a run to go on, beside the model's tensors and the training's numbers."""
         held_out = None if self.held_out is None else self.held_out.fingerprint
         texts = {"corpus.train": self.train.fingerprint, "corpus.held_out": held_out}
-        return {**self.recipe.facts(), **texts, "tokenizer": self.tokenizer.fingerprint}
+        facts = self.recipe.facts()
+        if "model.from" in facts:  # a folder may have moved, or hold other weights today
+            facts["model.from"] = self.begun_with
+        return {**facts, **texts, "tokenizer": self.tokenizer.fingerprint}
 
 
 def prepare(recipe: Recipe) -> Materials:
@@ -86,6 +92,7 @@ def prepare(recipe: Recipe) -> Materials:
         train=train,
         held_out=None if held_out is None else Corpus.open(held_out, tokenizer=tokenizer),
         model=model,
+        begun_with=weights_digest(model.state_dict()),
         taken=taken,
     )
 

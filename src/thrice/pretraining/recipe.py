@@ -172,6 +172,7 @@ class Recipe:
         content = dataclasses.asdict(self)
         for name in ("run", "corpus", "tokenizer", "name"):
             del content[name]
+        content["model"]["from"] = content["model"].pop("start")
         flat: dict[str, Any] = {}
         _flatten(content, "", flat)
         return {key: value for key, value in flat.items() if value is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -111,7 +111,7 @@ def _unknown(content: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(content.get(section), Mapping):
             yield from _unknown_in(content[section], _keys(kind), f"{section}.")
     stages = content.get("stages")
-    for number, stage in enumerate(stages if isinstance(stages, Sequence) else (), start=1):
+    for number, stage in enumerate(stages if isinstance(stages, list) else (), start=1):
         if isinstance(stage, Mapping):
             yield from _unknown_in(stage, _keys(StageRecipe), f"stages[{number}].")
     asked = content.get("objectives")
@@ -133,8 +133,11 @@ def _of_wrong_kind(content: Mapping[str, Any]) -> Iterator[str]:
     plain = {"name?": str, "seed?": int, "tokenizer?": str | None, "objectives?": dict[str, dict[str, Any]]}
     stage = {f"{key}{'' if key == 'objectives' else '?'}": kind for key, kind in _keys(StageRecipe).items()}
     sections = {f"{name}?": {f"{key}?": kind for key, kind in _keys(part).items()} for name, part in SECTIONS.items()}
-    if not content.get("stages"):
+    stages = content.get("stages")
+    if not stages:
         yield "there is no [[stages]]; one at least says max_length and objectives"
+    elif not isinstance(stages, list):
+        yield f"stages is {stages!r}, it must be [[stages]], in two pairs of brackets, once for each"
     for place, wanted in (("", plain | sections), *((f"stages[{n + 1}]", stage) for n in _numbers(content))):
         value = content if not place else content["stages"][int(place[7:-1]) - 1]
         yield from _misfits(value, wanted, place)
@@ -153,7 +156,7 @@ def _misfits(value: Any, wanted: Any, place: str) -> Iterator[str]:
 
 def _numbers(content: Mapping[str, Any]) -> range:
     stages = content.get("stages")
-    return range(len(stages) if isinstance(stages, Sequence) and not isinstance(stages, str) else 0)
+    return range(len(stages) if isinstance(stages, list) else 0)
 
 
 def _built(content: Mapping[str, Any]) -> Recipe:

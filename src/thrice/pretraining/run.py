@@ -14,6 +14,7 @@ from typing import Any
 from thrice.checkpoints import save
 from thrice.data.corpus import Corpus
 from thrice.data.segments import Position, PretrainingExample, SegmentStream
+from thrice.errors import TrainingError
 from thrice.files import read_json, write_atomically, write_json
 from thrice.pretraining import evaluation, timing, watch
 from thrice.pretraining.card import card
@@ -27,9 +28,10 @@ from thrice.run_folder import begin_anew, clear_away, place_of_run, run_folder
 from thrice.sharing.patterns import describe
 from thrice.trackers import check_trackers
 from thrice.training import BudgetResult, Stage, fit_budget
-from thrice.training.budget_loop import LOG
+from thrice.training.budget_loop import LOG, MEMORY_ADVICE
 from thrice.training.distributed import Ranks, join, join_accelerator
-from thrice.training.faults import disk_errors
+from thrice.training.faults import disk_errors, memory_errors
+from thrice.training.resume import WAY_OUT, check_saved
 
 
 def pretrain(
@@ -116,7 +118,9 @@ def _pretrain(
             on_evaluation=on_evaluation,
             on_save=curves.follow,
         )
-        outcome = _outcome(materials, folder, result, facts, unit=unit, amount=amount)
+        outcome = _outcome(
+            materials, folder, result, facts, unit=unit, amount=amount, precision=accelerator.mixed_precision
+        )
         if ranks.main:
             with disk_errors(run, f"the model in {folder}"):
                 write_model(materials, folder, outcome, content, log=run / LOG)
@@ -183,10 +187,13 @@ def _budget(
     if unit != "minutes":
         return unit, amount
     path = run / "budget.json"
-    kept = ranks.from_main(read_json(path) if path.exists() else None)
-    if not (isinstance(kept, dict) and kept.get("minutes") == amount):
+    kept, begun = ranks.from_main((_kept_budget(path), (run / "resume").exists()) if ranks.main else None)
+    if kept is not None and begun and kept["minutes"] != amount:
+        raise TrainingError(f"{run} holds another run: minutes was {kept['minutes']:g}, is {amount:g} - {WAY_OUT}")
+    if kept is None or kept["minutes"] != amount:
         tell(f"timing a few steps to learn how many tokens {amount:g} minutes are")
-        speeds = timing.tokens_per_second(materials.model, materials.recipe, streams, device)
+        with memory_errors(run, "while timing", batch=[], advice=MEMORY_ADVICE):
+            speeds = timing.tokens_per_second(materials.model, materials.recipe, streams, device)
         seconds = sum(share / speed for share, speed in zip(materials.recipe.shares, speeds, strict=True))
         tokens = ranks.from_main(max(1, round(60 * amount * ranks.size / seconds)))
         kept = {"minutes": amount, "tokens": tokens, "tokens_per_second": speeds}
@@ -194,6 +201,18 @@ def _budget(
             write_json(path, kept)
     tell(f"budget: {amount:g} minutes, {kept['tokens']:,} tokens by the speed measured at the start")
     return "tokens", int(kept["tokens"])
+
+
+def _kept_budget(path: Path) -> dict[str, Any] | None:
+    """Give what minutes were found to be; raises TrainingError where the file is damaged."""
+    try:
+        kept: dict[str, Any] = read_json(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise TrainingError(f"{path} is damaged: {error} - {WAY_OUT}") from error
+    check_saved(path, kept, {"minutes": float, "tokens": int, "tokens_per_second": list[float]})
+    return kept
 
 
 def write_model(
@@ -216,7 +235,14 @@ def write_model(
 
 
 def _outcome(
-    materials: Materials, folder: Path, result: BudgetResult, facts: Mapping[str, float], *, unit: str, amount: float
+    materials: Materials,
+    folder: Path,
+    result: BudgetResult,
+    facts: Mapping[str, float],
+    *,
+    unit: str,
+    amount: float,
+    precision: str,
 ) -> dict[str, Any]:
     recipe, config = materials.recipe, materials.model.config
     counts = {name: list(pair) for name, pair in materials.model.parameter_counts().items()}
@@ -227,6 +253,7 @@ def _outcome(
         "from": recipe.model.start,
         "sharing": describe(config.attention_map, config.ffn_map),
         "parameters": counts,
+        "mixed_precision": precision,
         "budget": {"unit": unit, "amount": amount, "asked": recipe.budget.given},
         "spent": {
             "tokens": result.tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -23,13 +24,14 @@ def tower_files(model: PretrainingModel) -> dict[str, dict[str, Tensor]]:
 def take_over(model: PretrainingModel, folder: Path) -> dict[str, bool]:
     """Give each tower the weights that a folder has for it; gives tower -> whether it had any that fit.
 
-    A tower that the folder lacks, or has in another shape, keeps its fresh weights.
+    A tower that the folder lacks, has in another shape, or with other tables where it is to share the encoder's, keeps
+    its fresh weights.
     Raises CheckpointError where its file is damaged.
     """
-    return {name: _taken(name, tower, folder) for name, tower in model.towers.items()}
+    return {name: _taken(name, tower, folder, main=model.encoder) for name, tower in model.towers.items()}
 
 
-def _taken(name: str, tower: nn.Module, folder: Path) -> bool:
+def _taken(name: str, tower: nn.Module, folder: Path, *, main: Encoder) -> bool:
     file = folder / _file(name)
     if isinstance(tower, Encoder) and (folder / name / "config.json").is_file():
         held = load(str(folder / name)).state_dict()
@@ -42,6 +44,10 @@ def _taken(name: str, tower: nn.Module, folder: Path) -> bool:
         return False
     wanted = tower.state_dict()
     if {key: tensor.shape for key, tensor in held.items()} != {key: tensor.shape for key, tensor in wanted.items()}:
+        return False
+    tied = {id(parameter) for parameter in main.parameters()}
+    of_both = [key for key, parameter in tower.named_parameters() if id(parameter) in tied]
+    if not all(torch.equal(held[key], wanted[key]) for key in of_both):  # they would change the main encoder
         return False
     tower.load_state_dict(held)  # copies into memory of the tower's own
     return True

@@ -20,6 +20,10 @@ RISE = 0.3
 PAIR_CHANCE = 0.55
 """Accuracy on pairs up to which a model counts as guessing; between it and 1/2 lies what word order alone betrays."""
 
+LOSSES = {"mlm": "mlm", "mpn": "mpn", "all_token_mlm": "all_token_mlm", "generator_mlm": "rtd"}
+"""Loss of guessed tokens -> the objective that it belongs to."""
+RTD_CHANCE = 0.55
+"""Area under the ROC curve up to which a discriminator counts as guessing."""
 MASKED_ACCURACIES = ("mlm_accuracy", "mpn_accuracy", "all_token_mlm_accuracy", "generator_accuracy")
 """Terms that guess tokens; chance in them is the most frequent token."""
 
@@ -38,14 +42,15 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
     last = records[-1]
     held = last["held_out"]
     stage = [record for record in records if record["stage"] == last["stage"]]
-    for name in [name for name in ("mlm", "mpn", "all_token_mlm") if name in held]:
+    for name in [name for name in LOSSES if name in held]:
         if on_plateau(records, facts, name):
             yield (
                 f"plateau of {name}",
                 f"plateau: the {name} loss stands at {held[name]:.2f} nats, near the unigram entropy of the text "
                 f"({facts['unigram_entropy']:.2f}): attention has not learned anything yet. Likely too few steps, "
                 "sequences too long, weights drawn too small or a rate too low for this size. Try max_length 40 in the "
-                "first stage, model.initializer_range 0.04, a higher learning_rate, objectives.mlm.rate 0.2, mlm alone",
+                "first stage, model.initializer_range 0.04, a higher learning_rate, "
+                f"objectives.{LOSSES[name]}.rate 0.2, no other objective beside it",
             )
         if last["share"] >= PLATEAU_SHARE and held[name] >= (2 - NEAR_UNIGRAM) * facts["unigram_entropy"]:
             yield (
@@ -70,6 +75,14 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
                 "came before the masked-language loss had left its plateau, or its share of the budget is too small. "
                 f"Give mlm alone more of the budget first, {name} longer sequences, or more weight (objectives.{name})",
             )
+    begun = stage[0]["share"]
+    if "rtd_auc" in held and last["share"] >= max(PLATEAU_SHARE, begun + (1 - begun) / 3) and rtd_at_chance(last):
+        yield (
+            "chance in rtd",
+            f"rtd at chance: the area under the curve is {held['rtd_auc']:.3f}, a half by guessing. Likely the "
+            "discriminator has not left its plateau, or its budget is too small. Give mlm alone the first stage, try "
+            "max_length 40 in it, another learning_rate, or more budget",
+        )
     yield from _generator(held, facts)
 
 
@@ -103,7 +116,11 @@ def on_plateau(records: Sequence[Record], facts: Mapping[str, float], name: str)
     if name not in last["held_out"] or last["share"] < PLATEAU_SHARE:
         return False
     now = last["held_out"][name]
-    earlier = [r for r in records if r["stage"] == last["stage"] and r["share"] <= 0.75 * last["share"]]
+    earlier = [
+        r
+        for r in records
+        if name in r["held_out"] and r["stage"] == last["stage"] and r["share"] <= 0.75 * last["share"]
+    ]
     stands = bool(earlier) and now > earlier[-1]["held_out"][name] * (1 - STANDS)
     entropy = facts["unigram_entropy"]
     return bool(NEAR_UNIGRAM * entropy < now < (2 - NEAR_UNIGRAM) * entropy and stands)
@@ -114,6 +131,11 @@ def at_chance(record: Record, name: str) -> bool:
     accuracy = record["held_out"][f"{name}_accuracy"]
     pairs = max(record["counts"][f"{name}_accuracy"], 1)
     return bool(not accuracy > max(PAIR_CHANCE, 0.5 + 2 * math.sqrt(0.25 / pairs)))
+
+
+def rtd_at_chance(record: Record) -> bool:
+    """Whether the discriminator finds replaced tokens no better than guessing."""
+    return bool(not record["held_out"]["rtd_auc"] > RTD_CHANCE)
 
 
 def verdict(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, Any]:
@@ -141,6 +163,6 @@ def verdict(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, 
         for name in ("sop", "nsp")
         if name in held and at_chance(last, name)
     ]
-    if "rtd_auc" in held and not held["rtd_auc"] > 0.55:
+    if "rtd_auc" in held and rtd_at_chance(last):
         reasons.append(f"rtd_auc is {held['rtd_auc']:.3f}, near the half of guessing")
     return {"verdict": "cannot tell at this scale" if reasons else "learned", "reasons": reasons}

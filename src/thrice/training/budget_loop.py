@@ -34,10 +34,13 @@ from thrice.training.interrupt import Request, interruptible
 from thrice.training.log import open_log, write_line
 from thrice.training.optim import build_optimizer, set_learning_rates
 from thrice.training.progress import Draw, drawing_budget
-from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
+from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain, precision_of
 from thrice.training.terms import ModelTerms, loss_of, together
 
 LOG = "pretrain.jsonl"
+
+MEMORY_ADVICE = "run.gradient_checkpointing = true, fewer tokens (batch.tokens) or a shorter max_length of the stages"
+"""What helps where memory does not suffice; keys of a recipe."""
 
 Record = dict[str, Any]
 
@@ -82,7 +85,8 @@ def fit_budget(
     if restart and ranks.main:
         resume.forget_run(folder)
     ranks.wait()  # nobody looks before the folder is as it shall be
-    facts = {**(identity or {}), "stages": [[s.name, s.end] for s in stages], **ranks.identity}
+    facts = {**(identity or {}), "stages": [[s.name, s.end] for s in stages]}
+    facts |= ranks.identity | precision_of(accelerator)
     who = resume.identity_of(model, config.settings(), facts)
     before = resume.read_state(folder, BudgetState, identity=who)
     ranks.wait()  # nobody changes it before all have looked
@@ -236,7 +240,7 @@ def _train_step(run: _Run, state: BudgetState, feed: Feed) -> None:
     at_hand: list[Any] = []
     fed = feed.take()
     where = f"step {step}, stage {state.stage + 1} ({run.stages[state.stage].name})"
-    with memory_errors(run.folder, f"at {where}", batch=at_hand, examples=fed.own):
+    with memory_errors(run.folder, f"at {where}", batch=at_hand, examples=fed.own, advice=MEMORY_ADVICE):
         batch = send_to_device(fed.batch, run.accelerator.device)
         at_hand.append(batch)
         terms = run.terms_of(batch)
@@ -305,7 +309,8 @@ def _evaluate(run: _Run, state: BudgetState) -> Record:
     assert run.evaluate is not None
     started = time.perf_counter()
     run.model.eval()
-    with torch.no_grad(), memory_errors(run.folder, f"in the evaluation after step {state.step}", batch=[]):
+    doing = f"in the evaluation after step {state.step}"
+    with torch.no_grad(), memory_errors(run.folder, doing, batch=[], advice=MEMORY_ADVICE):
         found = run.ranks.from_main(plain(run.evaluate(state.stage)))
     eval_seconds = time.perf_counter() - started
     state.seconds += eval_seconds
@@ -340,7 +345,7 @@ def _close_stage(run: _Run, state: BudgetState, *, last: bool) -> None:
     }
     state.stages.append(record)
     _log(run, {"event": "stage", **record})
-    if last:
+    if last or state.share(run.config) >= 1:  # nothing is left to train the model that it would change
         return
     old, stage = run.stages[state.stage : state.stage + 2]
     state.stage, state.position = state.stage + 1, None

@@ -43,11 +43,18 @@ def disk_errors(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
+ADVICE = "--gradient-checkpointing, a smaller --batch-size or a smaller --max-length"
+"""What helps in fine-tuning where memory does not suffice."""
+
+
 @contextlib.contextmanager
-def memory_errors(folder: Path, doing: str, *, batch: list[Any], examples: int | None = None) -> Iterator[None]:
+def memory_errors(
+    folder: Path, doing: str, *, batch: list[Any], examples: int | None = None, advice: str = ADVICE
+) -> Iterator[None]:
     """Turn an error for want of memory into a TrainingError that says what asked for it and which option helps.
 
-    batch: holds the batch at hand once it is made. examples: in it; None while no batch of the run is at hand.
+    batch: holds the batch at hand once it is made. examples: in it; None while no batch of the run is at hand. advice:
+    what to try; the first changes no result, the last two do.
     """
     try:
         yield
@@ -58,8 +65,7 @@ def memory_errors(folder: Path, doing: str, *, batch: list[Any], examples: int |
         if tokens := count_tokens(batch):
             size += f" and {tokens} tokens, the longest sequence {longest_sequence(batch)}"
         raise TrainingError(
-            f"out of memory {doing}{size}: try --gradient-checkpointing, a smaller --batch-size or a smaller "
-            f"--max-length (the last two make it another run: --restart); {kept(folder)}"
+            f"out of memory {doing}{size}: try {advice} (the last two make it another run: --restart); {kept(folder)}"
         ) from error
 
 

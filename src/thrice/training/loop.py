@@ -40,7 +40,7 @@ from thrice.training.progress import Draw, drawing
 from thrice.training.result import FitResult, Record, finished_result, write_result
 from thrice.training.run_state import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
-from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain
+from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain, precision_of
 
 
 def fit(
@@ -90,7 +90,7 @@ def fit(
     if restart and ranks.main:
         resume.forget_run(folder)
     ranks.wait()  # nobody looks before the folder is as it shall be
-    facts = {**(identity or {}), **ranks.identity}
+    facts = {**(identity or {}), **ranks.identity, **precision_of(accelerator)}
     who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=facts)
     finished = finished_result(folder, who)
     ranks.wait()  # nobody changes it before all have looked

@@ -38,7 +38,7 @@ from thrice.training.distributed import Ranks
 FORMAT = 1
 RUN_FILES = ("best.safetensors", "train.jsonl", "pretrain.jsonl", "budget.json", "trackers.json")
 """What a run leaves in its folder beside fit.json and its saves."""
-UNSAID = {"ema_decay": None, "processes": 1}
+UNSAID = {"ema_decay": None, "processes": 1, "mixed_precision": "no"}
 """What an identity means that does not say it."""
 IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"

@@ -118,6 +118,11 @@ def check_accelerator(accelerator: Accelerator) -> None:
         raise TrainingError("this accelerator cannot be used here: " + "; ".join(problems))
 
 
+def precision_of(accelerator: Accelerator) -> dict[str, str]:
+    """Give the fact of an identity that says in what precision products are computed; float32 goes without saying."""
+    return {} if accelerator.mixed_precision == "no" else {"mixed_precision": accelerator.mixed_precision}
+
+
 def plain(value: Any) -> Any:
     """Give a value as JSON has it: tensors and numpy's numbers become lists and numbers."""
     if isinstance(value, Mapping):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import tokenizers
@@ -422,6 +423,58 @@ def test_a_source_of_another_date_is_read_again_and_its_text_compared(tmp_path: 
     source.write_text(source.read_text(encoding="utf-8").replace("sat", "ran"), encoding="utf-8")
     with pytest.raises(DataError, match="with another text: its sources were changed"):
         again(corpus)
+
+
+SET = "somebody/texts@train"
+
+
+def of_hub_set(place: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """Give the corpus of a hub data set of these texts."""
+    made = datasets.Dataset.from_dict({"text": texts})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+    return prepare_corpus(SET, word_tokenizer(place / "words"), place / "corpus", shard_characters=40, min_tokens=2)
+
+
+TEXTS = [f"He sat on {number} of them." for number in range(9)]
+
+
+def test_a_hub_set_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = of_hub_set(tmp_path, TEXTS, monkeypatch)
+    (source,) = corpus.facts["sources"]
+    assert (source["name"], source["bytes"], source["changed_ns"], source["rows"]) == (SET, None, None, len(TEXTS))
+    monkeypatch.setattr("thrice.data.corpus.documents_of", lambda *_: pytest.fail("the set was read"))
+    assert of_hub_set(tmp_path, TEXTS, monkeypatch).facts == corpus.facts
+
+
+def test_a_changed_hub_set_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = of_hub_set(tmp_path, TEXTS, monkeypatch)
+    with pytest.raises(DataError, match="with another text: its sources were changed"):
+        of_hub_set(tmp_path, [text.replace("sat", "ran") for text in TEXTS], monkeypatch)
+    with pytest.raises(DataError, match="with other sources"):
+        of_hub_set(tmp_path, TEXTS[:-1], monkeypatch)
+    assert Corpus.open(corpus.folder).facts == corpus.facts
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_corpus_of_a_hub_set_that_knows_nothing_of_it_is_compared_with_its_text(
+    changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = of_hub_set(tmp_path, TEXTS, monkeypatch)
+    path = corpus.folder / "corpus.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["sources"] = [{"name": SET, "bytes": None, "changed_ns": None}]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert Corpus.open(corpus.folder).fingerprint == corpus.fingerprint
+    if changed:
+        with pytest.raises(DataError, match="with more text: its sources were cut"):
+            of_hub_set(tmp_path, TEXTS[:2], monkeypatch)
+    else:
+        assert of_hub_set(tmp_path, TEXTS, monkeypatch).facts == corpus.facts
+
+
+def test_what_is_written_of_a_file_is_what_it_always_was(tmp_path: Path) -> None:
+    (source,) = corpus_of(tmp_path, DOCUMENTS).facts["sources"]
+    assert source.keys() == {"name", "bytes", "changed_ns"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,6 +26,7 @@ from thrice.errors import ConfigError, DataError, Interrupted, TrainingError
 from thrice.files import clear_partials
 from thrice.finetune import DataSource
 from thrice.locks import locked
+from thrice.run_folder import begin_anew, clear_away, run_folder
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +129,40 @@ def test_a_kill_while_a_finished_run_is_cleared_away_leaves_nothing_for_good(
     with pytest.raises(TrainingError, match="finished model"):
         run(str(tiny_checkpoint), tmp_path / "out", reviews)
     assert not (tmp_path / "out.run").exists()
-    # With a save in it, it is somebody's run beside a model that came from elsewhere.
-    (tmp_path / "out.run" / "resume").mkdir(parents=True)
-    with pytest.raises(TrainingError, match="finished model"):
+    # With a save in it, it may be somebody's run beside a model that came from elsewhere.
+    save = tmp_path / "out.run" / "resume" / "state.json"
+    save.parent.mkdir(parents=True)
+    save.touch()
+    with pytest.raises(TrainingError, match=f"finished model.*a save is left in {save.parents[1]}: remove it"):
         run(str(tiny_checkpoint), tmp_path / "out", reviews)
-    assert (tmp_path / "out.run" / "resume").exists()
+    assert save.exists()
+
+
+def finished(place: Path) -> tuple[Path, Path]:
+    """Give a finished model's folder and what a kill left of its run: tensors that no state names, and curves."""
+    out, left = place / "out", place / "out.run"
+    for path in (left / "tensorboard" / "events", left / "resume" / "step-00000001.safetensors", out / "config.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"model_type": "albert"}', encoding="utf-8")
+    return out, left
+
+
+def test_half_of_a_save_and_the_curves_of_a_finished_run_are_cleared_away(tmp_path: Path) -> None:
+    out, _ = finished(tmp_path)
+    with pytest.raises(TrainingError, match=r"anew$"), run_folder(out, restart=False):
+        pass
+    assert names(tmp_path) == ["out", "out/config.json"]
+    out, left = finished(tmp_path)
+    with run_folder(out, restart=True) as held:
+        clear_away(held)
+    assert not left.exists()
+
+
+def test_a_run_that_begins_anew_has_no_curves_of_the_one_before(tmp_path: Path) -> None:
+    out, _ = finished(tmp_path)
+    with run_folder(out, restart=True) as held:
+        begin_anew(held)
+        assert names(held) == [".lock", "anew"]
 
 
 # Asked to stop

@@ -114,6 +114,53 @@ def test_a_card_of_the_users_own_is_left_as_it_is(hub: Hub, tmp_path: Path) -> N
     assert hub.commits[0]["README.md"] == b"mine\n"
 
 
+def pretrained(folder: Path) -> Path:
+    """Give a folder as `thrice pretrain` leaves it, with every tower and with curves."""
+    said = {"name": "tiny", "verdict": "learned", "evaluations": [{"held_out": {"mlm": 2.5}}]}
+    for place, sidecar in ((folder, said), (folder / "generator", said | {"tower": "generator"})):
+        model(place)
+        (place / "thrice.json").write_text(json.dumps({"format": 1, "pretraining": sidecar}), encoding="utf-8")
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n\n# tiny\n", encoding="utf-8")
+    (folder / "proposal.safetensors").write_bytes(b"proposal")
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events.out.tfevents.1").write_bytes(b"curve")
+    return folder
+
+
+def test_a_pre_trained_model_is_put_with_its_towers_and_its_own_card(hub: Hub, tmp_path: Path) -> None:
+    folder = pretrained(tmp_path / "out")
+    push(folder, "me/tiny")
+    (files,) = hub.commits
+    own = ["config.json", "model.safetensors", "thrice.json"]
+    wanted = ["README.md", "proposal.safetensors", *own, *(f"generator/{name}" for name in own)]
+    assert sorted(files) == sorted(wanted)
+    assert files["README.md"] == (folder / "README.md").read_bytes()
+    assert files["generator/thrice.json"] == (folder / "generator" / "thrice.json").read_bytes()
+
+
+def test_a_pre_trained_model_without_its_card_gets_one_without_scores(hub: Hub, tmp_path: Path) -> None:
+    folder = pretrained(tmp_path / "out")
+    (folder / "README.md").unlink()
+    push(folder, "me/tiny")
+    card = ModelCard(hub.commits[0]["README.md"].decode())
+    assert card.data.eval_results is None
+    assert card.text.strip() == "# tiny"
+
+
+def test_an_un_shared_model_of_no_task_is_put(hub: Hub, tmp_path: Path) -> None:
+    folder = model(tmp_path / "out")
+    (folder / "thrice.json").write_text('{"format": 1, "attention_map": [0, 1]}', encoding="utf-8")
+    push(folder, "me/model")
+    assert sorted(hub.commits[0]) == ["README.md", "config.json", "model.safetensors", "thrice.json"]
+
+
+def test_a_generator_that_an_older_model_left_stays_here(hub: Hub, tmp_path: Path) -> None:
+    folder = model(tmp_path / "out", run=RUN)
+    model(folder / "generator")
+    push(folder, "me/model")
+    assert not [name for name in hub.commits[0] if name.startswith("generator")]
+
+
 def test_nothing_private_goes_into_a_public_repo(hub: Hub, study: Path) -> None:
     hub.private["me/open"] = False
     with pytest.raises(ConfigError, match=r"me/open is there and public.*private=False"):

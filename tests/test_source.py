@@ -120,6 +120,46 @@ def test_hub_files_are_fetched_as_safetensors_where_there_are_any(
     )
 
 
+def fetched(hub_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give those of a repo's files that are fetched."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    found: set[str] = set()
+
+    def fetch(hub_id: str, *, allow_patterns: list[str]) -> str:
+        for name in filter_repo_objects(hub_files, allow_patterns=allow_patterns):
+            found.add(name)
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    resolve("somebody/electra")
+    return sorted(found)
+
+
+def test_a_hub_id_brings_its_towers_and_no_pickle_of_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["config.json", "model.safetensors", "thrice.json", "vocab.txt"]
+    towers = ["proposal.safetensors", *(f"generator/{name}" for name in own)]
+    others = [
+        "README.md",
+        "generator/README.md",
+        "generator/checkpoint-5/config.json",
+        "generator/optimizer.pt",
+        "generator/pytorch_model.bin",
+        "generator/run.py",
+        "pytorch_model.bin",
+        "tensorboard/events.out.tfevents.1",
+    ]
+    assert fetched([*own, *towers, *others], tmp_path, monkeypatch) == sorted([*own, *towers])
+
+
+def test_a_tower_does_not_stand_for_weights_that_are_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = ["config.json", "proposal.safetensors", "pytorch_model.bin"]
+    assert fetched(repo, tmp_path, monkeypatch) == repo
+
+
 def test_a_misspelt_folder_reached_as_a_hub_id_says_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="no folder called 'outt' here"):

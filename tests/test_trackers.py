@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,7 +15,7 @@ from studies import make_row
 
 from thrice.compare.trackers import log_cell
 from thrice.errors import ConfigError, TrainingError
-from thrice.trackers import check_trackers
+from thrice.trackers import TRACKERS, check_trackers
 
 
 def step_line(step: int) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def double(name: str, calls: list[Any]) -> ModuleType:
         log=lambda values, step, **_: calls.append((step, values)), finish=lambda: calls.append("finished")
     )
     module: Any = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None)
+    module.__spec__ = ModuleSpec(name, None, origin=f"{name}.py")
     module.init = lambda **settings: (calls.append(settings), run)[1]
     module.finish = run.finish
     module.config = SimpleNamespace(update=lambda values, **_: calls.append(values))
@@ -180,3 +181,17 @@ def test_trackers_nobody_knows_or_has_are_all_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=r"'tensorbord'.*did you mean tensorboard\?; wandb is not installed: pip"):
         check_trackers(["tensorbord", "wandb"])
     check_trackers([])
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_the_folder_that_a_tracker_left_here_is_not_the_tracker(
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / tracker / "run-1").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, tracker, raising=False)
+    with pytest.raises(ConfigError, match=f"{tracker} is not installed: pip install {tracker}"):
+        check_trackers([tracker])
+    (tmp_path / tracker / "__init__.py").touch()
+    invalidate_caches()
+    check_trackers([tracker])

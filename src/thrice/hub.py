@@ -35,7 +35,8 @@ def push(folder: str | Path, repo: str, *, private: bool = True) -> str:
     repo: OWNER/NAME, made where it is absent. private: whether others may not read it; a repo that is there stays what
     it is. Of a study, REPORT and the charts are put; study.json and the report name data files and the command as they
     were typed, and the report shows some test texts. Of a model, the files of its folder, subfolders and hidden files
-    aside. The card is the folder's own README.md, or else made here, with the scores in the hub's form.
+    aside, and of a pre-trained one its generator/ too; recipe.toml names the text as it was typed. The card is the
+    folder's own README.md, or else made here, with the scores of the task in the hub's form.
     The token is the hub's own: HF_TOKEN or `hf auth login`.
     Raises ConfigError where the folder is neither, the repo's name is none or is public and should be private, or
     nobody is logged in; DataError where the hub does not answer or refuses, and then nothing was put.
@@ -92,14 +93,18 @@ def _results_of_part(part: Mapping[str, Any]) -> Iterator[EvalResult]:
 def _model(folder: Path, repo: str) -> tuple[list[Path], str]:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds neither a study (study.json) nor a model (config.json)")
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = _files_of(folder)
+    kind, made_of, results = None, None, []
     try:
         sidecar = read_json(folder / "thrice.json")
-        kind = sidecar["task"]["name"]
-        made_of = sidecar.get("run") or _row(folder)
-        results = list(_results_of_run(kind, made_of)) if made_of else []
+        if (task := sidecar.get("task")) is not None:  # an encoder that was pre-trained or un-shared has none
+            kind = task["name"]
+            made_of = sidecar.get("run") or _row(folder)
+            results = list(_results_of_run(kind, made_of)) if made_of else []
+        elif "pretraining" in sidecar and (folder / "generator" / "config.json").is_file():
+            files += _files_of(folder / "generator")
     except FileNotFoundError:
-        kind, made_of, results = None, None, []
+        pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / 'thrice.json'} is not as thrice writes it: {error!r}") from error
     lines = [f"# {repo.rpartition('/')[2]}", ""]
@@ -109,6 +114,10 @@ def _model(folder: Path, repo: str) -> tuple[list[Path], str]:
         lines += [f"| {result.metric_name} | {result.metric_value:.4f} |" for result in results]
         lines += [f"| {name} | {value} |" for name, value in training.items() if value is not None]
     return files, _card(repo, "\n".join(lines) + "\n", results, kind)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def _row(folder: Path) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """The folder beside a model in which it is trained: who may use it, what a killed start left there, when it goes.
 
 OUT.run/            the run, see training/loop.py; gone when the model is written
+OUT.run/tensorboard its curves, where it is tracked
 OUT.run/anew        the run replaces the finished model in OUT
 OUT.run/.lock       a process works here
 """
@@ -8,6 +9,7 @@ OUT.run/.lock       a process works here
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from thrice.errors import ConfigError, TrainingError
 from thrice.files import clear_partials, write_atomically
 from thrice.locks import locked
 from thrice.training.resume import forget_run
+
+CURVES = "tensorboard"
+"""Folder of the curves of a run that TensorBoard follows."""
 
 
 @contextlib.contextmanager
@@ -50,13 +55,19 @@ def place_of_run(folder: Path) -> Path:
 
 def begin_anew(run: Path) -> None:
     """Discard a run; the one that begins replaces the finished model beside it, and after a stop goes on unasked."""
-    forget_run(run)
+    _forget(run)
     write_atomically(run / "anew", "This run replaces the finished model beside it.\n")
 
 
 def clear_away(run: Path) -> None:
     """Remove what a run whose model is written has left, and nothing else."""
     (run / "anew").unlink(missing_ok=True)
+    _forget(run)
+
+
+def _forget(run: Path) -> None:
+    # First the curves: after a kill in between, the old run gives them again; a new one would take them for its own.
+    shutil.rmtree(run / CURVES, ignore_errors=True)
     forget_run(run)
 
 
@@ -64,6 +75,10 @@ def _refuse_finished(folder: Path, run: Path) -> None:
     # A run beside a finished model goes on where it was begun anew, or killed between saving and clearing away.
     if (run / "anew").exists() or (run / "fit.json").exists():
         return
-    if not (run / "resume").exists():
+    left = ""
+    # What a save holds beside state.json counts for nothing without it.
+    if (run / "resume" / "state.json").exists():
+        left = f"; a save is left in {run}: remove it if nobody will go on with it"
+    else:
         clear_away(run)
-    raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew")
+    raise TrainingError(f"{folder} holds a finished model; choose another --out, or --restart to train it anew{left}")

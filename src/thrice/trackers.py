@@ -24,10 +24,16 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if name not in TRACKERS:
             problems.append(f"no tracker is called {name!r}: {nearest(name, TRACKERS)}")
-        elif importlib.util.find_spec(name) is None:
+        elif not _installed(name):
             problems.append(f"{name} is not installed: pip install {name}")
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _installed(name: str) -> bool:
+    # A folder of that name where Python looks, such as ./wandb/ with its runs, is a package too, but has no file.
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 class Tracker:

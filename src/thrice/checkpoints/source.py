@@ -18,7 +18,7 @@ STOCK = "stock:"
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 # Everything a text encoder's folder needs; the .bin files only where no safetensors came.
-_WANTED = (
+_STOCK = (
     "config.json",
     "thrice.json",
     "model.safetensors",
@@ -33,6 +33,9 @@ _WANTED = (
     "merges.txt",
     "*.model",
 )
+# The towers that pre-training writes beside an encoder: a generator as a stock folder, a proposal network as one file.
+_TOWERS = ("proposal.safetensors", *(f"generator/{name}" for name in _STOCK))
+_WANTED = (*_STOCK, *_TOWERS)
 _PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json")
 
 
@@ -130,7 +133,7 @@ def _fetch(hub_id: str) -> Path:
 
     try:
         folder = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=list(_WANTED)))
-        if not any(folder.glob("*.safetensors")):
+        if not any(folder.glob("model*.safetensors")):
             folder = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=[*_WANTED, *_PICKLED]))
     except (
         Exception

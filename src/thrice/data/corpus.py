@@ -312,13 +312,14 @@ def _finished(folder: Path, head: dict[str, Any], sources: list[Source]) -> Corp
     content = read_facts(folder)
     differing = [key for key in head if content[key] != head[key]]
     stamps = [_stamp(source) for source in sources]
-    if [_identity(stamp) for stamp in content["sources"]] != [_identity(stamp) for stamp in stamps]:
+    pairs = list(itertools.zip_longest(content["sources"], stamps))
+    if not all(then and now and _is_of(then, now) for then, now in pairs):
         differing.append("sources")
     if differing:
         raise _other_corpus(folder, " and ".join(_OTHER.get(key, f"another {key}") for key in differing))
     shards = [record_of(record) for record in content["shards"]]
     whole = all(is_whole(folder, number, record) for number, record in enumerate(shards))
-    if whole and [stamp["changed_ns"] for stamp in stamps] == [stamp["changed_ns"] for stamp in content["sources"]]:
+    if whole and all(then.get(key) == now.get(key) for then, now in pairs for key in ("changed_ns", "fingerprint")):
         return Corpus.open(folder)
     return dict(enumerate(shards))
 
@@ -329,12 +330,20 @@ def _other_corpus(folder: Path, what: str) -> DataError:
 
 def _stamp(source: Source) -> dict[str, Any]:
     size, changed = source.stamp or (None, None)
-    return dataclasses.asdict(SourceRecord(name=source.name, bytes=size, changed_ns=changed))
+    rows, fingerprint = source.edition or (None, None)
+    record = SourceRecord(name=source.name, bytes=size, changed_ns=changed, rows=rows, fingerprint=fingerprint)
+    absent = ("rows", "fingerprint") if source.edition is None else ()
+    return {key: value for key, value in dataclasses.asdict(record).items() if key not in absent}
 
 
-def _identity(stamp: dict[str, Any]) -> tuple[str, int | None]:
-    """Give by what a source is known again: not by its folder or date, which a copy need not keep."""
-    return (str(stamp["name"]) if stamp["bytes"] is None else Path(stamp["name"]).name, stamp["bytes"])
+def _is_of(then: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether two records may be of one source: its folder and date aside, which a copy need not keep."""
+    if then["bytes"] != now["bytes"]:
+        return False
+    if then["bytes"] is not None:
+        return Path(then["name"]).name == Path(now["name"]).name
+    # Older corpora do not know the rows of a hub data set.
+    return bool(then["name"] == now["name"] and then.get("rows") in (None, now.get("rows")))
 
 
 def _records(folder: Path, key: str) -> Iterator[tuple[int, ShardRecord]]:

@@ -26,6 +26,10 @@ class SourceRecord:
     """On the disk; None for a hub data set."""
     changed_ns: int | None
     """When it was last changed, in ns; None for a hub data set."""
+    rows: int | None = None
+    """Of a hub data set; absent for a file, and in older corpora."""
+    fingerprint: str | None = None
+    """Of a hub data set, see `hub_sets.edition_of`; absent for a file, and in older corpora."""
 
 
 SKIPPED = ("duplicate", "empty", "too_short")

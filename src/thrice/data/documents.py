@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thrice.data.decoding import decoded
-from thrice.data.hub_sets import hub_set, names_a_hub_set
+from thrice.data.hub_sets import edition_of, hub_set, names_a_hub_set
 from thrice.data.parquet import parquet_blocks
 from thrice.data.readers import FORMATS
 from thrice.data.streaming import raw_lines
@@ -45,6 +45,8 @@ class Source:
     """Bytes on the disk and time of the last change in ns; None for a hub data set."""
     read: Callable[[], Iterator[str]]
     """Gives the documents, in order."""
+    edition: tuple[int, str] | None = None
+    """Rows and fingerprint of a hub data set, see `hub_sets.edition_of`; None for a file."""
 
 
 def find_sources(sources: Sequence[str | Path] | str | Path, *, column: str | None = None) -> list[Source]:
@@ -137,7 +139,8 @@ def _file(name: str, path: Path, column: str | None) -> Source:
 def _hub(name: str, column: str | None) -> Source:
     loaded = hub_set(name)
     size = max(1, loaded.info.dataset_size or 1000 * loaded.num_rows)
-    return Source(name=name, size=size, stamp=None, read=lambda: _row_documents(name, "row", _hub_rows(loaded), column))
+    read = lambda: _row_documents(name, "row", _hub_rows(loaded), column)  # noqa: E731
+    return Source(name=name, size=size, stamp=None, read=read, edition=edition_of(loaded))
 
 
 def _text_documents(path: Path, name: str) -> Iterator[str]:

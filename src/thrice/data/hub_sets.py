@@ -45,6 +45,15 @@ def hub_set(name: str) -> datasets.Dataset:
     return loaded
 
 
+def edition_of(loaded: datasets.Dataset) -> tuple[int, str]:
+    """Give the rows of a loaded set and the fingerprint that `datasets` gives it.
+
+    The fingerprint is that of the repo's data, configuration and split, the same wherever they are loaded; a commit may
+    change it and leave the rows as they were.
+    """
+    return loaded.num_rows, loaded._fingerprint
+
+
 def hub_objects(name: str) -> Parsed:
     """Load a hub data set; the values of a ClassLabel column become the names of its classes."""
     import datasets

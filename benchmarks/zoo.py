@@ -99,7 +99,10 @@ def package(work: Path, out: Path, arms: list[str]) -> None:
 
 def zoo_card(name: str, said: dict[str, Any]) -> str:
     """Give the run's card, for a model that is packed in half precision without its towers."""
-    whole = card(said).replace("FOLDER", f"zoo:{name}", 1)
+    whole = card(said).replace("FOLDER", f"zoo:{name}", 1).replace('"FOLDER"', f'resolve("zoo:{name}").folder')
+    whole = whole.replace(
+        "from transformers import", "from thrice.checkpoints import resolve\nfrom transformers import", 1
+    )
     kept = [line for line in whole.split("\n") if "lies in `" not in line]
     place = kept.index("") + 5
     return "\n".join([*kept[:place], "Weights in float16; positions from 128 on were never trained.", *kept[place:]])

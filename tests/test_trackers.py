@@ -160,6 +160,17 @@ def test_services_get_one_finished_run_per_cell(tmp_path: Path, tracker: str, mo
         assert calls[2 * (len(points) + 3)]["id"] != settings["id"]
 
 
+def test_a_process_that_trained_nothing_can_tell_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate import PartialState
+
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    calls: list[Any] = []
+    monkeypatch.setitem(sys.modules, "wandb", double("wandb", calls))
+    row, log = row_and_log(tmp_path)
+    log_cell(row, log, trackers=["wandb"], folder=tmp_path, project="p")
+    assert calls[-1] == "finished"
+
+
 def test_all_trackers_are_tried_before_one_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     broken: Any = double("wandb", [])

@@ -61,8 +61,10 @@ class Tracker:
         step `since` and those after it. The others file the run under project, group and name: W&B finds one that is
         there by the key, which is the run's for ever and no other's, trackio by the name.
         """
+        from accelerate import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+        PartialState()  # its clients log through it; a process that only watches others has not made one
         self._talks = tracker == "trackio"
         settings: dict[str, Any]
         if tracker == "tensorboard":

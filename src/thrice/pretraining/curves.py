@@ -28,6 +28,7 @@ import torch
 
 from thrice.errors import first_line
 from thrice.files import read_json, write_json
+from thrice.run_folder import CURVES
 from thrice.schema import misfits
 from thrice.trackers import Tracker, Values, numbers
 from thrice.training.budget_loop import LOG
@@ -35,13 +36,6 @@ from thrice.training.resume import random_state, set_random_state
 
 KEPT = {"key": str, "name": str, "lines": dict[str, int]}
 """What trackers.json holds; lines: tracker, and the project in it -> how many it has."""
-OWN_FILES = "tensorboard"
-"""The tracker that writes files of its own, and their folder."""
-
-
-def forget_curves(run: Path) -> None:
-    """Remove TensorBoard's files of a run; trackers.json goes with the run's other files."""
-    shutil.rmtree(run / OWN_FILES, ignore_errors=True)
 
 
 class Curves:
@@ -93,7 +87,7 @@ class Curves:
     def keep(self) -> None:
         """End the run in all trackers and put TensorBoard's files beside the model, for those of the one before."""
         self.close()
-        own, place = self._run / OWN_FILES, self._folder / OWN_FILES
+        own, place = self._run / CURVES, self._folder / CURVES
         try:
             if place.exists():
                 shutil.rmtree(place)
@@ -111,8 +105,8 @@ class Curves:
 
     def _begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
         self._kept = self._known() or self._new()
-        if not (self._run / OWN_FILES).exists():
-            self._kept["lines"].pop(OWN_FILES, None)
+        if not (self._run / CURVES).exists():
+            self._kept["lines"].pop(CURVES, None)
         for name in self._wanted:
             has = self._kept["lines"].setdefault(self._entry(name), 0)
             with self._left_out(name):
@@ -121,7 +115,7 @@ class Curves:
                 self._open[name] = Tracker(
                     name,
                     self._config,
-                    place=self._run / OWN_FILES,
+                    place=self._run / CURVES,
                     project=self._project,
                     name=self._kept["name"],
                     group=self._group,
@@ -157,7 +151,7 @@ class Curves:
         return [json.loads(line) for line in content.splitlines()]
 
     def _entry(self, name: str) -> str:
-        return name if name == OWN_FILES else f"{name} {self._project}"
+        return name if name == CURVES else f"{name} {self._project}"
 
     def _give(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         noted = self._kept["lines"]

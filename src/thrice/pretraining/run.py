@@ -18,7 +18,7 @@ from thrice.errors import TrainingError
 from thrice.files import read_json, write_atomically, write_json
 from thrice.pretraining import evaluation, timing, watch
 from thrice.pretraining.card import card
-from thrice.pretraining.curves import Curves, forget_curves
+from thrice.pretraining.curves import Curves
 from thrice.pretraining.materials import Materials, prepare, stream_of
 from thrice.pretraining.recipe import Recipe
 from thrice.pretraining.recipe_file import to_toml
@@ -85,7 +85,6 @@ def _pretrain(
     streams = [partial(stream_of, materials.train, recipe, number) for number in range(len(recipe.stages))]
     opened, samples = [stream() for stream in streams], _samples(materials)
     if restart and ranks.main:  # only now: a mistyped file or key costs nothing
-        forget_curves(run)
         begin_anew(run)
     for line in _introduction(materials, opened):
         tell(line)

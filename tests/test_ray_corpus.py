@@ -83,7 +83,7 @@ def test_the_command_joins_the_cluster_it_is_told(
 
 def test_a_signal_ends_the_works_begun(tmp_path: Path, preparation: Preparation) -> None:
     def send() -> None:
-        until(lambda: pids(tmp_path, "a"))
+        until(lambda: pids(tmp_path, "a"), seconds=300)  # Ray starts in seconds, on a busy machine in minutes
         os.kill(os.getpid(), signal.SIGTERM)
 
     sender = soon(send)

@@ -174,8 +174,9 @@ def list_names(
         return
     if not names:
         screen.err.print(f"no {kind} so far")
+    width = max((20, *map(len, names)))
     for name, sentence in names.items():
-        screen.out.print(f"[bold]{name:20}[/] ", end="")
+        screen.out.print(f"[bold]{name:{width}}[/] ", end="")
         screen.out.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -38,8 +38,8 @@ class Materials:
     """The text to evaluate on."""
     model: PretrainingModel
     """As before the first stage."""
-    begun_with: str
-    """sha256 of all weights at the start."""
+    begun_with: str | None
+    """sha256 of all weights at the start, where they are a checkpoint's."""
     taken: dict[str, bool]
     """Tower -> whether its weights are those of the checkpoint that the run begins with, and not fresh."""
 
@@ -49,7 +49,7 @@ class Materials:
         held_out = None if self.held_out is None else self.held_out.fingerprint
         texts = {"corpus.train": self.train.fingerprint, "corpus.held_out": held_out}
         facts = self.recipe.facts()
-        if "model.from" in facts:  # a folder may have moved, or hold other weights today
+        if self.begun_with is not None:  # a folder may have moved, or hold other weights today
             facts["model.from"] = self.begun_with
         return {**facts, **texts, "tokenizer": self.tokenizer.fingerprint}
 
@@ -92,7 +92,7 @@ def prepare(recipe: Recipe) -> Materials:
         train=train,
         held_out=None if held_out is None else Corpus.open(held_out, tokenizer=tokenizer),
         model=model,
-        begun_with=weights_digest(model.state_dict()),
+        begun_with=None if start is None else weights_digest(model.state_dict()),
         taken=taken,
     )
 

@@ -19,6 +19,7 @@ from test_pretrain_killed import without_times
 
 from thrice.checkpoints import load, save
 from thrice.data.corpus import prepare_corpus
+from thrice.data.corpus_file import named_counts
 from thrice.data.tokenizer import Tokenizer
 from thrice.errors import CheckpointError, ConfigError, DataError, Interrupted, ThriceError, TrainingError
 from thrice.model.packing import pack
@@ -166,6 +167,17 @@ result = [list(map(str, told[key])) for key in ("missing_keys", "unexpected_keys
         folder=str(tmp_path / "out"),
     )
     assert missing == [[], []]
+
+
+def test_the_card_counts_what_the_stages_left_out(tmp_path: Path) -> None:
+    stage = {"max_length": 14, "objectives": ["mlm", "sop"]}  # less than two sentences of the stories
+    result = train(tmp_path, stages=[stage], budget={"tokens": 12_000}, model={"max_position_embeddings": 16})
+    (told,) = result["left_out"]
+    behind = result["stages"][0]["position"]
+    assert behind["pass_number"] >= 1
+    assert told["documents_of_one_sentence"] == 0 < told["tokens_cut"] == behind["tokens_cut"]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"Stage 1 left out, documents in each pass and the rest in all: {named_counts(told)}." in card
 
 
 def test_the_card_says_what_was_spent_and_what_came_out(albert: tuple[Path, dict[str, Any]]) -> None:

@@ -306,10 +306,15 @@ def test_a_document_of_one_sentence_is_counted_and_in_no_pair(tmp_path: Path) ->
 def test_what_is_left_over_and_cut_off_is_counted(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, [["A b c d e f g h i j k l m n. A b c d e f g h i j k l m n. O p."]])
     stream = stream_of(corpus, pairs="sop", max_length=15, batch_tokens=15, short=0)
+    places = [Position()]
+    for _, behind in stream.batches():
+        places.append(behind)
+        if behind.pass_number == 2:
+            break
     examples = [example for batch in one_pass(stream) for example in batch]
     # Sentences of 15, 15 and 3 tokens, and room for 12: two are a pair that loses 18 tokens, the third stays alone.
     assert [len(example.input_ids) for example in examples] == [15]
-    assert (stream.skipped["tokens_cut"], stream.skipped["sentences_left_over"]) == (18, 1)
+    assert [(place.tokens_cut, place.sentences_left_over) for place in places] == [(0, 0), (18, 1), (36, 2)]
 
 
 # Batches and positions
@@ -361,7 +366,7 @@ def test_the_positions_of_a_pass_are_in_order_and_end_at_the_next(corpus: Corpus
         places.append(behind)
         if behind.pass_number == 2:
             break
-    numbers = [dataclasses.astuple(place) for place in places]
+    numbers = [(place.pass_number, place.block, place.batch) for place in places]
     assert numbers == sorted(set(numbers))
     assert {place.block for place in places} == set(range(corpus.num_shards))
     assert numbers[-1] == (2, 0, 0)
@@ -446,6 +451,7 @@ def test_real_articles_become_segments_that_use_their_room(
     lengths = [len(example.input_ids) for batch in batches for example in batch]
     assert np.mean(lengths) > 90
     assert np.mean([sum(len(example.input_ids) for example in batch) for batch in batches]) > 980
-    assert stream.skipped["tokens_cut"] < 0.02 * corpus.num_tokens
+    behind = next(behind for _, behind in stream.batches() if behind.pass_number == 1)
+    assert behind.tokens_cut < 0.02 * corpus.num_tokens
     if pairs != "nsp":
         assert sum(lengths) - len(lengths) * (2 if pairs is None else 3) > 0.97 * corpus.num_tokens

@@ -117,6 +117,7 @@ def corpus(
     With [bold]--engine ray[/], the machines of a cluster that share the folder tokenise.
     """
     from thrice.data.corpus import prepare_corpus
+    from thrice.data.corpus_file import named_counts
     from thrice.pretraining import named_tokenizer
 
     refuse_several("thrice corpus", "say --processes instead")
@@ -138,7 +139,7 @@ def corpus(
         print(json.dumps(facts, ensure_ascii=False))
         return
     counts = ", ".join(f"{value:,} {name}" for name, value in made.facts["counts"].items())
-    left = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in made.facts["skipped"].items() if value)
+    left = named_counts(made.facts["skipped"])
     _say(f"{folder}: {counts}" + (f"; left out: {left}" if left else ""))
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thrice.data.corpus_file import FORMAT, SKIPPED, SourceRecord, frame_of, read_facts, record_of
+from thrice.data.corpus_file import FORMAT, SKIPPED, SourceRecord, frame_of, named_counts, read_facts, record_of
 from thrice.data.documents import Source, documents_of, find_sources
 from thrice.data.preparing import Preparation, Work, digest_of, in_processes, refuse_foreign
 from thrice.data.seen import Seen
@@ -260,7 +260,7 @@ def _prepared(
         for name in ("documents", "sentences", "tokens", "characters")
     }
     if not counts["documents"]:
-        left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in skipped.items() if count)
+        left = named_counts(skipped)
         _clear_away(folder, len(records) if repairing else 0)
         raise DataError(
             f"{', '.join(source.name for source in sources)}: no documents to train on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ WANTED: dict[str, Any] = {
     "sources": list[SourceRecord],
     "shards": list[ShardRecord],
 }
+
+
+def named_counts(counts: Mapping[str, int]) -> str:
+    """Give counts in words, those of 0 left away."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -7,12 +7,13 @@ and the number of the pass alone, see `data.drawing`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from thrice.data.corpus import Corpus
+from thrice.data.corpus_file import named_counts
 from thrice.data.cutting import LEAST, Cut, Text, cut_pairs, cut_singles
 from thrice.data.drawing import Draws, generator_of, shuffled
 from thrice.errors import ConfigError, DataError
@@ -50,6 +51,10 @@ class Position:
     """Blocks of this pass that are finished."""
     batch: int = 0
     """Batches of this block that are finished."""
+    sentences_left_over: int = 0
+    """In the finished blocks of all passes: last ones of a document that had no neighbour in a pair."""
+    tokens_cut: int = 0
+    """In the same: ends of sentences too long for a pair, and ends of documents too short for a segment."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +69,8 @@ class _Block:
     """(e,) int64: of each segment in the order of the text."""
     borders: list[int]
     """First segment of each batch, and e."""
+    left: Mapping[str, int]
+    """What got lost: sentences_left_over, tokens_cut."""
 
 
 class SegmentStream:
@@ -115,8 +122,8 @@ class SegmentStream:
         if problems:
             raise ConfigError("; ".join(problems))
         self._verified: set[int] = set()
-        self._left: Counter[str] = Counter()
-        self._documents = self._look_through()
+        self.skipped = self._look_through()
+        """documents_of_one_sentence and documents_too_short: left out of every pass."""
         self._special = np.zeros(corpus.vocab_size, dtype=np.bool_)
         self._special[[index for name, index in corpus.special_ids.items() if name != "unk"]] = True
 
@@ -138,7 +145,7 @@ class SegmentStream:
                 "(an empty line parts them), or train with sop or without pairs"
             )
         if total <= sum(skipped.values()):
-            why = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in skipped.items() if count)
+            why = named_counts(skipped)
             raise DataError(
                 f"{folder} has nothing for {self.pairs or 'training'}: {why or 'no documents'}. - a pair needs two "
                 "sentences of one document; is there an empty line behind every paragraph?"
@@ -146,16 +153,6 @@ class SegmentStream:
                 else f"{folder} has nothing for training: {why or 'no documents'}"
             )
         return skipped
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Counts of what is left out.
-
-        documents_of_one_sentence and documents_too_short: of the whole corpus, in every pass. sentences_left_over: last
-        ones of a document that had no neighbour in a pair, tokens_cut: ends of sentences too long for a pair, and
-        ends of documents too short for a segment; both in the blocks that this stream has cut so far.
-        """
-        return self._documents | {name: self._left[name] for name in ("sentences_left_over", "tokens_cut")}
 
     def batches(self, position: Position | None = None) -> Iterator[tuple[list[PretrainingExample], Position]]:
         """Give batches and the position behind each, from a position on, without end.
@@ -169,6 +166,7 @@ class SegmentStream:
         if min(at.pass_number, at.block, at.batch) < 0 or at.block >= num_shards:
             raise ConfigError(f"{at} is no position in a corpus of {num_shards} shards")
         pass_number, first_block, first_batch = at.pass_number, at.block, at.batch
+        left = Counter(sentences_left_over=at.sentences_left_over, tokens_cut=at.tokens_cut)
         while True:
             order = shuffled(num_shards, 0, self.seed, self.stage, pass_number).tolist()
             for block in range(first_block, num_shards):
@@ -176,11 +174,13 @@ class SegmentStream:
                 num_batches = len(cut.borders) - 1
                 if first_batch and first_batch >= num_batches:
                     raise ConfigError(f"{at} is no position in this corpus: that block has {num_batches} batches")
-                behind = Position(pass_number=pass_number, block=block + 1)
+                before = dict(left)
+                left.update(cut.left)
+                behind = Position(pass_number=pass_number, block=block + 1, **left)
                 if block + 1 == num_shards:
-                    behind = Position(pass_number=pass_number + 1)
+                    behind = Position(pass_number=pass_number + 1, **left)
                 for batch in range(first_batch, num_batches):
-                    next_one = Position(pass_number=pass_number, block=block, batch=batch + 1)
+                    next_one = Position(pass_number=pass_number, block=block, batch=batch + 1, **before)
                     examples = self._examples(cut, batch, (self.stage, pass_number, order[block]))
                     yield examples, behind if batch + 1 == num_batches else next_one
                 first_batch = 0
@@ -196,7 +196,6 @@ class SegmentStream:
             cut = cut_pairs(text, self.pairs, room=room, short=self.short, draws=draws)
         else:
             cut = cut_singles(text, room=room, short=self.short, draws=draws)
-        self._left.update(cut.left)
         order = shuffled(len(cut.spans), 2, *key)
         table = cut.table()[order]
         ends = np.cumsum(table[:, 1] - table[:, 0] + table[:, 3] - table[:, 2] + len(self.frame))
@@ -204,7 +203,7 @@ class SegmentStream:
         while borders[-1] < len(table):
             used = int(ends[borders[-1] - 1]) if borders[-1] else 0
             borders.append(int(np.searchsorted(ends, used + self.batch_tokens, side="right")))
-        return _Block(codes=codes, table=table, numbers=order, borders=borders)
+        return _Block(codes=codes, table=table, numbers=order, borders=borders, left=cut.left)
 
     def _text(self, number: int) -> tuple[np.ndarray, Text]:
         """Give the tokens of a shard, see `_Block.codes`, and its borders.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from thrice.data.corpus_file import named_counts
+
 ROWS = 12
 """Rows of the curve at most."""
 
@@ -45,6 +47,9 @@ def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
     for name, data in outcome["data"].items():
         sources = ", ".join(data["sources"][:5]) + (" and more" if len(data["sources"]) > 5 else "")
         yield f"| {name.replace('_', '-')} | {data['documents']:,} | {data['tokens']:,} | {sources} |"
+    for number, counts in enumerate(outcome["left_out"], start=1):
+        if left := named_counts(counts):
+            yield from ("", f"Stage {number} left out, documents in each pass and the rest in all: {left}.")
     yield from ("", f"Tokenizer: {outcome['tokenizer']['ids']:,} ids.")
     yield from _curve(outcome)
     if outcome["warnings"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from thrice.checkpoints import save
 from thrice.data.corpus import Corpus
+from thrice.data.corpus_file import named_counts
 from thrice.data.segments import Position, PretrainingExample, SegmentStream
 from thrice.errors import TrainingError
 from thrice.files import read_json, write_atomically, write_json
@@ -120,6 +121,7 @@ def _pretrain(
         outcome = _outcome(
             materials, folder, result, facts, unit=unit, amount=amount, precision=accelerator.mixed_precision
         )
+        outcome["left_out"] = [_left_out(*pair) for pair in zip(opened, result.stages, strict=False)]
         if ranks.main:
             with disk_errors(run, f"the model in {folder}"):
                 write_model(materials, folder, outcome, content, log=run / LOG)
@@ -280,6 +282,13 @@ def _outcome(
     }
 
 
+def _left_out(stream: SegmentStream, record: Mapping[str, Any]) -> dict[str, int]:
+    """Give what a stage could not use: documents of every pass, and what was lost in the blocks that it finished."""
+    position = Position(**record["position"])
+    lost = {"sentences_left_over": position.sentences_left_over, "tokens_cut": position.tokens_cut}
+    return stream.skipped | lost
+
+
 def _passes(materials: Materials, result: BudgetResult) -> float:
     """Give how often as many tokens of text were read as the corpus has, special tokens aside."""
     read, examples = result.tokens, 0
@@ -329,9 +338,8 @@ def _introduction(materials: Materials, streams: Sequence[SegmentStream]) -> Ite
     else:
         yield f"held out: {materials.held_out.num_documents:,} documents, {materials.held_out.num_tokens:,} tokens"
     for number, stream in enumerate(streams, start=1):
-        left = [f"{count:,} {name.replace('_', ' ')}" for name, count in stream.skipped.items() if count]
-        if left:
-            yield f"note: stage {number} leaves out {', '.join(left)}"
+        if left := named_counts(stream.skipped):
+            yield f"note: stage {number} leaves out {left}"
 
 
 def _sources(corpus: Corpus) -> set[tuple[str, int | None]]:

@@ -192,6 +192,6 @@ class BudgetResult:
     wait_seconds: float
     """Of these, time in which a step had to wait for its batch."""
     stages: list[dict[str, Any]]
-    """Per stage: name, and the steps, examples, tokens, flops and seconds at its end."""
+    """Per stage: name, and the steps, examples, tokens, flops, seconds and position in its stream at its end."""
     evaluations: list[dict[str, Any]]
     """Per evaluation: step, stage, share, tokens, flops, seconds and what `evaluate` gave."""

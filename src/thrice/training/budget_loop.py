@@ -342,6 +342,7 @@ def _close_stage(run: _Run, state: BudgetState, *, last: bool) -> None:
         "tokens": state.tokens,
         "flops": state.flops,
         "seconds": state.seconds,
+        "position": state.position,
     }
     state.stages.append(record)
     _log(run, {"event": "stage", **record})

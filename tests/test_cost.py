@@ -165,7 +165,7 @@ def test_the_split_of_memory_is_exact_where_it_can_be_counted(tiny_checkpoint: P
     optimizer.zero_grad()
     numbers = sum(p.numel() for p in model.parameters())
     tensors = len(list(model.parameters()))
-    small, large = memory_split(model, optimizer, batch), memory_split(model, optimizer, data.batch(range(64)))
+    small, large = (memory_split(model, optimizer, part, TrainingConfig()) for part in (batch, data.batch(range(64))))
     assert small["weights"] == large["weights"] == 4 * numbers
     assert small["optimizer"] == 2 * 4 * numbers + 4 * tensors, "two running means, and a count of steps for each"
     assert 0 <= large["gradients"] <= 4 * numbers
@@ -189,10 +189,10 @@ def test_gradients_are_told_apart_at_the_peak() -> None:
     model.loss(rows).backward()
     optimizer.step()
     optimizer.zero_grad()
-    split = memory_split(model, optimizer, rows)
+    split = memory_split(model, optimizer, rows, TrainingConfig())
     assert split["gradients"] == split["weights"] == 4_000_000
     assert split["activations"] < 200_000
-    split = memory_split(model, optimizer, torch.ones(5000, 1000))
+    split = memory_split(model, optimizer, torch.ones(5000, 1000), TrainingConfig())
     assert split["gradients"] == 0, "at the peak the gradient is not there yet"
     assert 40_000_000 <= split["activations"] < 41_000_000, "a product of 20 MB and its exponential"
 

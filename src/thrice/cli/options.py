@@ -81,6 +81,9 @@ class RunOptions:
     warmup: Annotated[float, _training("Fraction of all steps, or a number of them.")] = 0.1
     weight_decay: Annotated[float, _training("Of matrices, decoupled.")] = 0.01
     ema_decay: Annotated[float | None, _training("Average the weights: 0.999; evaluated beside the raw.")] = None
+    mixed_precision: Annotated[
+        str | None, _training("bf16: products in half precision, for GPUs. \\[default: float32]")
+    ] = None
     gradient_checkpointing: Annotated[
         bool, _training("Less memory, more time, same results.", "--gradient-checkpointing")
     ] = False
@@ -112,6 +115,7 @@ class RunOptions:
             "warmup",
             "weight_decay",
             "ema_decay",
+            "mixed_precision",
             "gradient_checkpointing",
         )
         return {name: getattr(self, name) for name in names}

@@ -23,6 +23,7 @@ from thrice.finetune import batches_of
 from thrice.tasks.base import TaskData, TaskModel
 from thrice.training import TrainingConfig
 from thrice.training.optim import build_optimizer, switch_checkpointing
+from thrice.training.step import precision
 
 RETURNED = 65536
 """Bytes from which on a freed block goes back to the system at once (glibc's mallopt(3); without effect elsewhere). As
@@ -48,24 +49,27 @@ def training_memory(model: TaskModel, data: TaskData, training: TrainingConfig) 
     weights = _bytes(model.parameters())
     device = model.device
     # A first step loads code, 100 MB of it, which belongs to no model.
-    train_step(model, build_optimizer(model, training), data.batch(sorted(largest, key=lambda i: data.lengths[i])[:2]))
+    two = data.batch(sorted(largest, key=lambda i: data.lengths[i])[:2])
+    train_step(model, build_optimizer(model, training), two, training)
     forget_peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     before = status_bytes("VmRSS")
     optimizer = build_optimizer(model, training)
     for _ in range(3):
-        train_step(model, optimizer, batch)
+        train_step(model, optimizer, batch, training)
     peak: int | None
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
     else:
         most = status_bytes("VmHWM")
         peak = None if most is None or before is None else most - before + weights
-    return {"peak_memory_bytes": peak, "memory": memory_split(model, optimizer, batch)}
+    return {"peak_memory_bytes": peak, "memory": memory_split(model, optimizer, batch, training)}
 
 
-def memory_split(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> dict[str, int]:
+def memory_split(
+    model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any, training: TrainingConfig
+) -> dict[str, int]:
     """Give the bytes of weights, gradients, optimizer and activations at the moment when a step holds most.
 
     The optimiser has taken a step before, so that its state is there, and no gradients are left. torch's profiler
@@ -76,7 +80,9 @@ def memory_split(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any)
     model.train()
     here = batch.to(model.device)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        model.loss(here).backward()
+        with precision(model, training.mixed_precision):
+            loss = model.loss(here)
+        loss.backward()
         optimizer.step()
     gradients = {p.grad.untyped_storage().data_ptr() for p in model.parameters() if p.grad is not None}
     optimizer.zero_grad()

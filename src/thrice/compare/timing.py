@@ -15,6 +15,7 @@ from thrice.finetune import batches_of
 from thrice.tasks.base import TaskData, TaskModel
 from thrice.training import TrainingConfig
 from thrice.training.optim import build_optimizer, switch_checkpointing
+from thrice.training.step import precision
 
 SHORT, LONG = 16, 128
 """Tokens of the short and of the long text."""
@@ -99,7 +100,7 @@ def step_times(
 
         def call(turn: int) -> list[float]:
             indices = full[turn % len(full)]
-            taken = train_step(model, optimizer, own.batch(indices))
+            taken = train_step(model, optimizer, own.batch(indices), config)
             if turn:
                 per_token[name].append(taken / float(own.lengths[indices].sum()))
             return [1000 * taken]
@@ -117,11 +118,13 @@ def step_times(
     }
 
 
-def train_step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any) -> float:
-    """Give the seconds of one training step: forward, backward, optimiser."""
+def train_step(model: TaskModel, optimizer: torch.optim.Optimizer, batch: Any, training: TrainingConfig) -> float:
+    """Give the seconds of one training step: forward, backward, optimiser; in the precision of the config."""
     model.train()
     started = time.perf_counter()
-    model.loss(batch.to(model.device)).backward()
+    with precision(model, training.mixed_precision):
+        loss = model.loss(batch.to(model.device))
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     wait_for(model.device)

@@ -58,6 +58,7 @@ def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "## Recipe", "", "`recipe.toml` beside this file; all that moves weights:", "")
     yield from ("| | |", "|:--|:--|")
     yield from (f"| {name} | {value} |" for name, value in outcome["recipe"].items())
+    yield f"| run.mixed_precision | {outcome['mixed_precision']} |"
     yield from ("", "## Sources of the objectives", "")
     yield from (f"- {name}: {source}" for name, source in outcome["objectives"].items())
 

@@ -92,7 +92,7 @@ class EvaluationRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecipe:
-    """What is written when and what is kept in memory; moves no weight, so a resumed run may change it."""
+    """What is written when, kept in memory and computed how; all but the precision may change when a run goes on."""
 
     log_every_steps: int = 50
     """Optimiser steps per line of the log."""
@@ -100,6 +100,8 @@ class RunRecipe:
     """Seconds between two saves, stretched where saving is slow."""
     save_every_steps: int | None = None
     """Optimiser steps between two saves, besides."""
+    mixed_precision: str | None = None
+    """bf16: products of the forward pass under torch.autocast; weights, sampling, losses and evaluation in float32."""
     gradient_checkpointing: bool = False
     """Whether inner results are computed twice instead of kept: less memory, more time."""
 

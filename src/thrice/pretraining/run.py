@@ -119,7 +119,13 @@ def _pretrain(
             on_save=curves.follow,
         )
         outcome = _outcome(
-            materials, folder, result, facts, unit=unit, amount=amount, precision=accelerator.mixed_precision
+            materials,
+            folder,
+            result,
+            facts,
+            unit=unit,
+            amount=amount,
+            precision=recipe.run.mixed_precision or accelerator.mixed_precision,
         )
         outcome["left_out"] = [_left_out(*pair) for pair in zip(opened, result.stages, strict=False)]
         if ranks.main:

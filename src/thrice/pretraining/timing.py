@@ -12,6 +12,7 @@ from thrice.objectives.model import PretrainingModel
 from thrice.pretraining.recipe import Recipe
 from thrice.pretraining.resharing import reshare
 from thrice.training.optim import build_optimizer
+from thrice.training.step import precision
 
 WARM_UP, TIMED = 3, 10
 """Steps before the clock starts, and under it."""
@@ -25,10 +26,11 @@ def tokens_per_second(
     The model is left as it is; the global generators are drawn from.
     """
     trial = copy.deepcopy(model).to(device).train()
+    config = recipe.training(unit="tokens", amount=1)
     speeds = []
     for stage, stream in zip(recipe.stages, streams, strict=True):
         reshare(trial, stage.sharing)
-        optimizer = build_optimizer(trial, recipe.training(unit="tokens", amount=1))
+        optimizer = build_optimizer(trial, config)
         batches = stream().batches()
         tokens, started = 0, time.perf_counter()
         for step in range(WARM_UP + TIMED):
@@ -36,7 +38,8 @@ def tokens_per_second(
                 tokens, started = 0, time.perf_counter()
             examples, _ = next(batches)
             batch = trial.make_batch(examples, seed=recipe.seed, objectives=stage.objectives).to(device)
-            loss = trial.loss(batch)
+            with precision(trial, config.mixed_precision):
+                loss = trial.loss(batch)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thrice.errors import ConfigError, nearest
-from thrice.training.config import BOOKKEEPING, SHARED_RULES, AdamWConfig, Rules, broken, finite, whole
+from thrice.training.config import SHARED_RULES, UNSETTLED, AdamWConfig, Rules, broken, finite, whole
 
 UNITS = ("tokens", "steps", "flops")
 """In what a budget can be counted."""
@@ -42,6 +42,9 @@ class BudgetConfig(BudgetOptimizer):
     """How many of them, above 0; the step that reaches it is the last."""
     seed: int = 0
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats."""
+    mixed_precision: str | None = None
+    """bf16: products of the forward pass under torch.autocast, weights and evaluation in float32; None: as the launcher
+    says, else float32."""
     evaluations: int = 20
     """Evaluations over the budget, evenly; each stage ends with one besides. 0 for none at all."""
     save_every_steps: int | None = None
@@ -66,8 +69,8 @@ class BudgetConfig(BudgetOptimizer):
         return min(1.0, step / max(1, self.warmup_steps)) * DECAYS[self.schedule](min(share, 1.0))
 
     def settings(self) -> dict[str, Any]:
-        """Give what moves weights: all but what is written when."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in BOOKKEEPING}
+        """Give what moves weights, its precision aside."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in UNSETTLED}
 
 
 _RULES: Rules = (

@@ -86,7 +86,7 @@ def fit_budget(
         resume.forget_run(folder)
     ranks.wait()  # nobody looks before the folder is as it shall be
     facts = {**(identity or {}), "stages": [[s.name, s.end] for s in stages]}
-    facts |= ranks.identity | precision_of(accelerator)
+    facts |= ranks.identity | precision_of(accelerator, config.mixed_precision)
     who = resume.identity_of(model, config.settings(), facts)
     before = resume.read_state(folder, BudgetState, identity=who)
     ranks.wait()  # nobody changes it before all have looked
@@ -168,7 +168,8 @@ class _Run:
         ways.find_unused_parameters = stage.leaves_unused
         self.accelerator.ddp_handler = ways
         self.terms_of, prepared = self.accelerator.prepare(
-            ModelTerms(self.model), build_optimizer(self.model, self.config)
+            ModelTerms(self.model, mixed_precision=self.config.mixed_precision),
+            build_optimizer(self.model, self.config),
         )
         # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused.
         optimizer = prepared.optimizer

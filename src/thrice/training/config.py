@@ -14,6 +14,9 @@ from thrice.training.schedule import check_schedule
 BOOKKEEPING = frozenset({"save_every_steps", "save_seconds", "log_every_steps", "gradient_checkpointing"})
 """Fields that decide what is written when, or what is kept in memory, and never move a weight; a resumed run may change
 them."""
+UNSETTLED = BOOKKEEPING | {"mixed_precision"}
+"""Fields that are not among the settings of an identity; the precision stands with the facts of the run, whoever asked
+for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,9 @@ class TrainingConfig(AdamWConfig):
     """Decay of an exponential moving average of the weights, in (0, 1), warmed up; None for no average."""
     seed: int = 0
     """Seeds the generators of torch, numpy and Python at the start, so dropout repeats; 0 or more."""
+    mixed_precision: str | None = None
+    """bf16: products of the forward pass under torch.autocast, weights and evaluation in float32; None: as the launcher
+    says, else float32."""
     gradient_checkpointing: bool = False
     """Whether a call's inner results are computed twice instead of kept: less memory, more time, the same gradients."""
     save_every_steps: int | None = None
@@ -99,6 +105,7 @@ SHARED_RULES: Rules = (
     (("layerwise_decay",), lambda v: finite(v) and 0 < v <= 1, "a number in (0, 1]"),
     (("log_every_steps",), lambda v: whole(v, low=1), "a whole number of at least 1"),
     (("save_every_steps",), lambda v: v is None or whole(v, low=1), "a whole number of at least 1 or None"),
+    (("mixed_precision",), lambda v: v in (None, "bf16"), "bf16 or None"),
     # numpy's generator takes 32 bits.
     (("seed",), lambda v: whole(v, low=0, high=2**32), "a whole number in [0, 2**32)"),
 )

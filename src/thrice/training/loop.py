@@ -40,7 +40,16 @@ from thrice.training.progress import Draw, drawing
 from thrice.training.result import FitResult, Record, finished_result, write_result
 from thrice.training.run_state import RunState, Sums
 from thrice.training.schedule import Schedule, parse_schedule
-from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain, precision_of
+from thrice.training.step import (
+    SaveClock,
+    Stepper,
+    asked_to_stop,
+    check_accelerator,
+    interrupted,
+    plain,
+    precision,
+    precision_of,
+)
 
 
 def fit(
@@ -90,7 +99,7 @@ def fit(
     if restart and ranks.main:
         resume.forget_run(folder)
     ranks.wait()  # nobody looks before the folder is as it shall be
-    facts = {**(identity or {}), **ranks.identity, **precision_of(accelerator)}
+    facts = {**(identity or {}), **ranks.identity, **precision_of(accelerator, config.mixed_precision)}
     who = resume.run_identity(model, config, num_examples=num_examples, metric=metric, facts=facts)
     finished = finished_result(folder, who)
     ranks.wait()  # nobody changes it before all have looked
@@ -110,7 +119,9 @@ def fit(
     schedule = parse_schedule(config.schedule, total_steps=total, warmup=config.warmup)
     resume.seed_everything(own_seed(config.seed, ranks.rank))
     switch_checkpointing(model, config)
-    loss_of, prepared = accelerator.prepare(_Loss(model), build_optimizer(model, config))
+    loss_of, prepared = accelerator.prepare(
+        _Loss(model, mixed_precision=config.mixed_precision), build_optimizer(model, config)
+    )
     # Accelerate's wrapper looks for an optional package at every step (0.2 ms); what else it does is refused above.
     optimizer = prepared.optimizer
     optimizer.zero_grad()  # the caller may have left gradients
@@ -184,12 +195,14 @@ def fit(
 class _Loss(nn.Module):
     """The model's loss as a forward call: what Accelerate does to a model, it does to `forward`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, mixed_precision: str | None) -> None:
         super().__init__()
         self.model: Any = model
+        self.mixed_precision = mixed_precision
 
     def forward(self, batch: Any) -> Tensor:
-        loss: Tensor = self.model.loss(batch)
+        with precision(self.model, self.mixed_precision):
+            loss: Tensor = self.model.loss(batch)
         return loss
 
 

@@ -32,7 +32,7 @@ from thrice.errors import TrainingError
 from thrice.files import plain_os_errors, read_json, write_atomically, written_beside
 from thrice.schema import misfits, newer_format
 from thrice.training.averaging import Average
-from thrice.training.config import BOOKKEEPING, TrainingConfig
+from thrice.training.config import UNSETTLED, TrainingConfig
 from thrice.training.distributed import Ranks
 
 FORMAT = 1
@@ -98,7 +98,7 @@ def run_identity(
 
     facts: what only the caller knows, such as the fingerprint of the data or the name of the checkpoint.
     """
-    settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in BOOKKEEPING}
+    settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in UNSETTLED}
     if config.ema_decay is None:  # unsaid, as in runs that began before there was an average
         del settings["ema_decay"]
     return identity_of(model, settings, {"num_examples": num_examples, "metric": metric, **(facts or {})})

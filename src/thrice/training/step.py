@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,18 @@ def check_accelerator(accelerator: Accelerator) -> None:
         raise TrainingError("this accelerator cannot be used here: " + "; ".join(problems))
 
 
-def precision_of(accelerator: Accelerator) -> dict[str, str]:
-    """Give the fact of an identity that says in what precision products are computed; float32 goes without saying."""
-    return {} if accelerator.mixed_precision == "no" else {"mixed_precision": accelerator.mixed_precision}
+def precision(model: nn.Module, asked: str | None) -> AbstractContextManager[object]:
+    """Give the surroundings of a forward pass; asked: the config's `mixed_precision`, None leaves them as they are."""
+    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16) if asked == "bf16" else nullcontext()
+
+
+def precision_of(accelerator: Accelerator, asked: str | None) -> dict[str, str]:
+    """Give the fact of an identity that says in what precision products are computed; float32 goes without saying.
+
+    asked: the config's `mixed_precision`.
+    """
+    found = asked or accelerator.mixed_precision
+    return {} if found == "no" else {"mixed_precision": found}
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from thrice.errors import TrainingError
 from thrice.training.distributed import Ranks
+from thrice.training.step import precision
 
 Terms = Mapping[str, tuple[Tensor, Any, float]]
 """Name -> total (a tensor, with a gradient where it counts in the loss), what the mean divides by, and weight."""
@@ -18,13 +19,15 @@ Terms = Mapping[str, tuple[Tensor, Any, float]]
 class ModelTerms(nn.Module):
     """The model's terms as a forward call: what Accelerate does to a model, it does to `forward`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, mixed_precision: str | None) -> None:
         super().__init__()
         self.model: Any = model
+        self.mixed_precision = mixed_precision
 
     def forward(self, batch: Any) -> Terms:
         """Give name -> (total, count, weight), by name."""
-        terms = self.model.terms(batch)
+        with precision(self.model, self.mixed_precision):
+            terms = self.model.terms(batch)
         # A term that is only logged has no gradient: processes would wait for it in vain.
         return {
             name: (terms[name].total if terms[name].weight else terms[name].total.detach(), terms[name].count, w)

@@ -178,3 +178,13 @@ def test_a_dry_run_plans_and_writes_nothing(
     assert "plan: 16 cells (3 arms at 4 points x 2 tasks x 2 seeds); about" in out
     assert "unshared on again learning_rate=0.0003 seed 1" in out
     assert sorted(path.name for path in room.iterdir()) == before
+
+
+def test_a_grid_takes_the_rate_by_the_name_of_its_option(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(room)
+    words = ["compare", "model+all", "--data", "reviews.csv", "--grid", "lr=1e-4,3e-4", "--seeds", "1", "--dry-run"]
+    code, out, err = run(monkeypatch, capsys, *words, "--max-length", "24", "--out", "new")
+    assert code == 0, err
+    assert "learning_rate=0.0003 seed 0" in out

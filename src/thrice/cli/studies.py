@@ -254,7 +254,8 @@ def _grid_axis(text: str) -> tuple[str, list[Any]]:
         found = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"--grid {text!r}: expected FIELD=VALUE,VALUE, such as learning_rate=1e-4,3e-4") from error
-    return name.strip().replace("-", "_"), found
+    field = name.strip().replace("-", "_")
+    return {"lr": "learning_rate"}.get(field, field), found  # as the option is spelt
 
 
 def _refuse_beside_file(path: Path, options: RunOptions, extra: dict[str, Any]) -> None:

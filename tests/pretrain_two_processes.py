@@ -26,6 +26,13 @@ CASES: dict[str, dict[str, Any]] = {
             {"share": 0.5, "max_length": 32, "objectives": ["rtd"]},
         ],
     },
+    "parts, of which a process has none, one or several": {
+        "stages": [
+            {"share": 0.5, "max_length": 24, "objectives": ["mlm"]},
+            {"share": 0.5, "max_length": 24, "objectives": ["mlm", "sop"]},
+        ],
+        "batch": {"tokens": 90, "micro_tokens": 24},
+    },
 }
 SETTINGS: dict[str, Any] = {"batch": {"tokens": 90}, "budget": {"tokens": 3000}, "run": {"log_every_steps": 1}}
 """Batches of a few examples, some of one alone, of which one of two processes has none."""
@@ -41,7 +48,7 @@ def digest(model: nn.Module) -> str:
 
 def run_case(name: str, texts: Path, folder: Path) -> dict[str, Any]:
     """Pre-train one case in float64 without dropout, so that nothing can hide behind last digits."""
-    changes = CASES[name] | SETTINGS
+    changes = SETTINGS | CASES[name]
     changes["model"] = {**changes.get("model", {}), "dropout": 0.0, "classifier_dropout_prob": 0.0}
     built, models = run.prepare, []
 

@@ -28,6 +28,7 @@ from thrice.pretraining import run as running
 from thrice.pretraining.resharing import reshare
 from thrice.training import budget_loop
 from thrice.training.budget import BudgetConfig
+from thrice.training.optim import carried
 
 ELECTRA = {
     "model": {"family": "electra", "hidden_size": 64, "intermediate_size": 64},
@@ -364,11 +365,11 @@ def test_unsharing_midway_changes_no_output_and_carries_the_moments(tmp_path: Pa
     assert torch.equal(model.loss(batch), before)
 
     moments = {f"{i}": {"step": torch.tensor(4.0), "exp_avg": torch.full((2,), float(i))} for i in range(3)}
-    carried = budget_loop._carried(moments, {"a": ["1"], "b": ["0", "1", "2"], "c": ["absent"]})
-    assert carried["a"]["exp_avg"].tolist() == [1.0, 1.0]
-    assert (carried["b"]["exp_avg"].tolist(), carried["b"]["step"].item()) == ([1.0, 1.0], 4.0)
-    assert carried["2"] == moments["2"]
-    assert "c" not in carried
+    found = carried(moments, {"a": ["1"], "b": ["0", "1", "2"], "c": ["absent"]})
+    assert found["a"]["exp_avg"].tolist() == [1.0, 1.0]
+    assert (found["b"]["exp_avg"].tolist(), found["b"]["step"].item()) == ([1.0, 1.0], 4.0)
+    assert found["2"] == moments["2"]
+    assert "c" not in found
 
 
 def test_a_run_that_is_unshared_midway_ends_unshared_and_says_so(tmp_path: Path) -> None:

@@ -105,6 +105,11 @@ def test_values_of_the_wrong_kind_are_named_with_their_place(tmp_path: Path) -> 
         ({"batch": {"tokens": 30}}, "stages[2].max_length 48 is more than batch.tokens 30"),
         ({"stages": [{"objectives": ["mln"], "max_length": 48}]}, "no objective called 'mln'; did you mean"),
         ({"stages": [{"objectives": ["mlm"], "sharing": "groups=9", "max_length": 48}]}, "stages[1].sharing: sharing"),
+        ({"batch": {"micro_tokens": 30}}, "stages[2].max_length 48 is more than batch.micro_tokens 30"),
+        (
+            {"batch": {"micro_tokens": 90}, "stages": [{"objectives": ["mpn"], "max_length": 48}]},
+            "batch.micro_tokens: mpn weighs a batch as a whole and computes it at once; lower batch.tokens",
+        ),
         ({"objectives": {"nsp": {"weight": 2.0}}}, "objectives.nsp has options, but no stage uses nsp"),
         ({"objectives": {"mlm": {"rate": 1.5}}}, "objective mlm: rate is 1.5"),
         ({"model": {"preset": "albert-base"}}, "model.preset has a family already"),

@@ -80,6 +80,9 @@ class AllTokenMLM(ReplacingObjective):
         first = states.index_select(0, clean.starts) if followed else None
         return Outcome(found.terms | terms, first)
 
+    def counts(self, part: Replacement, clean: PackedBatch) -> dict[str, float]:
+        return {"generator_mlm": float(part.masked.count), self.name: float(clean.num_tokens)}
+
     def flops(
         self, model: PretrainingModel, part: Replacement, clean: PackedBatch, *, reads: bool, followed: bool
     ) -> int:

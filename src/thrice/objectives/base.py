@@ -169,6 +169,15 @@ class Objective(ABC):
         only mpn does, which draws its sets on the CPU.
         """
 
+    def counts(self, part: Any, clean: PackedBatch) -> dict[str, float] | None:
+        """Give name -> count of every term that has a weight, as `outcome` will: what the mean of a batch divides by.
+
+        A batch that is computed in several parts needs it before the first pass. None, as here, where only the passes
+        tell: such an objective has its batches computed at once.
+        """
+        del part, clean
+        return None
+
     @abstractmethod
     def flops(self, model: PretrainingModel, part: Any, clean: PackedBatch, *, reads: bool, followed: bool) -> int:
         """Give floating-point operations of a training step on a part: all its towers and heads, both ways.
@@ -242,6 +251,10 @@ class PairObjective(Objective):
             f"{self.name}_accuracy": Term(right, float(part.num_pairs)),
         }
         return Outcome(terms, first)
+
+    def counts(self, part: Labels, clean: PackedBatch) -> dict[str, float]:
+        del clean
+        return {self.name: float(part.num_pairs)}
 
     def flops(self, model: PretrainingModel, part: Labels, clean: PackedBatch, *, reads: bool, followed: bool) -> int:
         del followed

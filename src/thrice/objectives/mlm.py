@@ -83,6 +83,10 @@ class MaskedLM(Objective):
         }
         return Outcome(terms, first)
 
+    def counts(self, part: MaskedTokens, clean: PackedBatch) -> dict[str, float]:
+        del clean
+        return {self.name: float(part.count)}
+
     def flops(
         self, model: PretrainingModel, part: MaskedTokens, clean: PackedBatch, *, reads: bool, followed: bool
     ) -> int:

@@ -110,6 +110,19 @@ class PretrainingModel(nn.Module):
             terms |= outcome.terms
         return terms
 
+    def counts(self, batch: PretrainingBatch) -> dict[str, float]:
+        """Give name -> count of every term of a batch that has a weight, before it is computed.
+
+        Raises ConfigError for an objective that cannot tell, see `Objective.counts`.
+        """
+        found: dict[str, float] = {}
+        for objective, _ in self._in_order(batch):
+            counts = objective.counts(batch.parts[objective.name], batch.clean)
+            if counts is None:
+                raise ConfigError(f"{objective.name} weighs a batch as a whole; it cannot be computed in parts")
+            found |= counts
+        return found
+
     def loss(self, batch: PretrainingBatch) -> Tensor:
         """Give the loss of a batch, in nats; see `loss_of`."""
         return loss_of(self.terms(batch))

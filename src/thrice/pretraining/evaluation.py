@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from thrice.data.corpus import Corpus
-from thrice.data.segments import PretrainingExample, SegmentStream
+from thrice.data.segments import SegmentStream
 from thrice.errors import DataError
 from thrice.objectives.model import PretrainingBatch, PretrainingModel
 from thrice.training.distributed import Ranks
+from thrice.training.feed import in_parts
 
 SEED = 20_000_000
 """Of the sample's order and masks: no run's own, so that runs of several seeds are evaluated on the same."""
@@ -30,6 +31,8 @@ class Sample:
     """Those of the stage."""
     tokens: int
     """To evaluate at least, where the text has so many."""
+    micro_tokens: int | None = None
+    """To compute at once at most; None for a batch of the stream."""
     batches: list[PretrainingBatch] = field(default_factory=list)
     """On the CPU."""
 
@@ -38,8 +41,10 @@ class Sample:
         if not self.batches:
             total = 0
             for examples, position in self.stream.batches():
-                self.batches.append(model.make_batch(examples, seed=SEED, objectives=self.objectives))
-                total += _tokens(examples)
+                lengths = [len(example.input_ids) for example in examples]
+                for part in in_parts(examples, lengths, self.micro_tokens):
+                    self.batches.append(model.make_batch(part, seed=SEED, objectives=self.objectives))
+                total += sum(lengths)
                 if total >= self.tokens or position.pass_number > 0:
                     break
         return self.batches
@@ -87,7 +92,3 @@ def frequencies(corpus: Corpus) -> dict[str, float]:
         "unigram_entropy": float(-(shares * np.log(shares)).sum()),
         "most_frequent": float(shares.max()),
     }
-
-
-def _tokens(examples: Sequence[PretrainingExample]) -> int:
-    return sum(len(example.input_ids) for example in examples)

@@ -76,6 +76,8 @@ class BatchRecipe:
 
     tokens: int = 4096
     """Most tokens of an optimiser step's batch, special ones counted; there is no padding."""
+    micro_tokens: int | None = None
+    """Most tokens that a process computes at once: a batch of more is computed in parts, their gradients added up."""
     short: float = 0.1
     """Share of sequences that are cut shorter than max_length at random, in [0, 1]."""
 
@@ -164,6 +166,7 @@ class Recipe:
         run = {k: v for k, v in vars(self.run).items() if k != "gradient_checkpointing"}
         times = self.evaluation.times
         rest: dict[str, Any] = {"seed": self.seed, "evaluations": times, **vars(self.optimizer), **run}
+        rest["micro_tokens"] = self.batch.micro_tokens
         return BudgetConfig(unit=unit, amount=amount, **rest)
 
     def facts(self) -> dict[str, Any]:

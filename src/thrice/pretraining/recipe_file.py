@@ -203,8 +203,10 @@ def _stage_problems(recipe: Recipe) -> Iterator[str]:
     for number, stage in enumerate(recipe.stages, start=1):
         if stage.max_length < MIN_LENGTH:
             yield f"stages[{number}].max_length is {stage.max_length}, it must be at least {MIN_LENGTH}"
-        if stage.max_length > recipe.batch.tokens:
-            yield f"stages[{number}].max_length {stage.max_length} is more than batch.tokens {recipe.batch.tokens}"
+        for name in ("tokens", "micro_tokens"):
+            most = getattr(recipe.batch, name)
+            if most is not None and stage.max_length > most:
+                yield f"stages[{number}].max_length {stage.max_length} is more than batch.{name} {most}"
         if config is not None and stage.max_length > config.max_length:
             positions = f"the model's {config.max_length} positions"
             yield f"stages[{number}].max_length {stage.max_length} is more than {positions}"
@@ -227,6 +229,8 @@ def _objective_problems(recipe: Recipe) -> Iterator[str]:
             yield str(error)
     family = recipe.model.known_family
     for name, objective in built.items():
+        if recipe.batch.micro_tokens is not None and type(objective).counts is Objective.counts:
+            yield f"batch.micro_tokens: {name} weighs a batch as a whole and computes it at once; lower batch.tokens"
         if family in FAMILIES and family not in objective.families:
             yield f"{name} wants a model of the family {' or '.join(objective.families)}, this one is {family}"
     for number, stage in enumerate(recipe.stages, start=1):

@@ -176,6 +176,7 @@ def _samples(materials: Materials) -> list[evaluation.Sample]:
             stream=stream_of(text, recipe, number, seed=evaluation.SEED),
             objectives=stage.objectives,
             tokens=recipe.evaluation.tokens,
+            micro_tokens=recipe.batch.micro_tokens,
         )
         for number, stage in enumerate(recipe.stages)
     ]

@@ -11,6 +11,7 @@ from thrice.data.segments import SegmentStream
 from thrice.objectives.model import PretrainingModel
 from thrice.pretraining.recipe import Recipe
 from thrice.pretraining.resharing import reshare
+from thrice.training.feed import in_parts
 from thrice.training.optim import build_optimizer
 from thrice.training.step import precision
 
@@ -37,13 +38,15 @@ def tokens_per_second(
             if step == WARM_UP:
                 tokens, started = 0, time.perf_counter()
             examples, _ = next(batches)
-            batch = trial.make_batch(examples, seed=recipe.seed, objectives=stage.objectives).to(device)
-            with precision(trial, config.mixed_precision):
-                loss = trial.loss(batch)
-            loss.backward()
+            lengths = [len(example.input_ids) for example in examples]
+            for part in in_parts(examples, lengths, config.micro_tokens):
+                batch = trial.make_batch(part, seed=recipe.seed, objectives=stage.objectives).to(device)
+                with precision(trial, config.mixed_precision):
+                    loss = trial.loss(batch)
+                loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             loss.item()  # waits for the device
-            tokens += batch.num_tokens
+            tokens += sum(lengths)
         speeds.append(tokens / (time.perf_counter() - started))
     return speeds

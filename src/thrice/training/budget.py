@@ -45,6 +45,9 @@ class BudgetConfig(BudgetOptimizer):
     mixed_precision: str | None = None
     """bf16: products of the forward pass under torch.autocast, weights and evaluation in float32; None: as the launcher
     says, else float32."""
+    micro_tokens: int | None = None
+    """Tokens that a process computes at once: a batch of more is computed in parts, whose gradients are added up before
+    the step. None: the whole batch."""
     evaluations: int = 20
     """Evaluations over the budget, evenly; each stage ends with one besides. 0 for none at all."""
     save_every_steps: int | None = None
@@ -76,6 +79,7 @@ class BudgetConfig(BudgetOptimizer):
 _RULES: Rules = (
     *SHARED_RULES,
     (("amount",), lambda v: finite(v) and v > 0, "a number above 0"),
+    (("micro_tokens",), lambda v: v is None or whole(v, low=1), "a whole number of at least 1 or None"),
     (("warmup_steps", "evaluations"), lambda v: whole(v, low=0), "a whole number of at least 0"),
 )
 

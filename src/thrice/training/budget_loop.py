@@ -32,14 +32,16 @@ from thrice.training.faults import disk_errors, memory_errors
 from thrice.training.feed import Feed
 from thrice.training.interrupt import Request, interruptible
 from thrice.training.log import open_log, write_line
-from thrice.training.optim import build_optimizer, set_learning_rates
+from thrice.training.optim import build_optimizer, carried, set_learning_rates
 from thrice.training.progress import Draw, drawing_budget
 from thrice.training.step import SaveClock, Stepper, asked_to_stop, check_accelerator, interrupted, plain, precision_of
-from thrice.training.terms import ModelTerms, loss_of, together
+from thrice.training.terms import ModelTerms, backward_in_parts, loss_of, together, value_of
 
 LOG = "pretrain.jsonl"
 
-MEMORY_ADVICE = "run.gradient_checkpointing = true, fewer tokens (batch.tokens) or a shorter max_length of the stages"
+MEMORY_ADVICE = (
+    "run.gradient_checkpointing = true, fewer tokens at once (batch.micro_tokens) or a shorter max_length of the stages"
+)
 """What helps where memory does not suffice; keys of a recipe."""
 
 Record = dict[str, Any]
@@ -207,7 +209,7 @@ def _train_stage(run: _Run, state: BudgetState) -> Iterator[Record]:
     stage, config = run.stages[state.stage], run.config
     last = state.stage + 1 == len(run.stages)
     run.model.train()
-    with Feed(stage, state.position, run.ranks) as feed:
+    with Feed(stage, state.position, run.ranks, micro_tokens=config.micro_tokens) as feed:
         over = False
         while not over:
             share_before = state.share(config)
@@ -242,12 +244,22 @@ def _train_step(run: _Run, state: BudgetState, feed: Feed) -> None:
     fed = feed.take()
     where = f"step {step}, stage {state.stage + 1} ({run.stages[state.stage].name})"
     with memory_errors(run.folder, f"at {where}", batch=at_hand, examples=fed.own, advice=MEMORY_ADVICE):
-        batch = send_to_device(fed.batch, run.accelerator.device)
-        at_hand.append(batch)
-        terms = run.terms_of(batch)
-        sums, flops = together(ranks, terms, float(run.model.flops(batch)), counts=fed.own > 0)
-        loss, value = loss_of(terms, sums, ranks, counts=fed.own > 0)
-        norm = run.stepper.take(loss, value, step=step, where=where, rate=rate)
+        at_hand += fed.batches
+        flops, shares = float(sum(run.model.flops(batch) for batch in fed.batches)), fed.own > 0
+        if config.micro_tokens is None:
+            (batch,) = fed.batches
+            terms = run.terms_of(send_to_device(batch, run.accelerator.device))
+            sums, flops = together(ranks, terms, flops, shares=shares)
+            value = value_of(terms, sums)
+            loss = loss_of(terms, {name: count for name, (_, count) in sums.items()}, ranks, shares=shares)
+            norm = run.stepper.take(loss, value, step=step, where=where, rate=rate)
+        else:
+            terms = backward_in_parts(
+                run.terms_of, run.model, fed.batches, accelerator=run.accelerator, ranks=ranks, shares=shares
+            )
+            sums, flops = together(ranks, terms, flops, shares=shares)
+            value = value_of(terms, sums)
+            norm = run.stepper.move(value, step=step, where=where, rate=rate)
     state.step, state.position = step, fed.position
     state.examples += fed.examples
     state.tokens += fed.tokens
@@ -356,27 +368,7 @@ def _close_stage(run: _Run, state: BudgetState, *, last: bool) -> None:
     }
     sources = stage.enter()
     if sources is not None or (run.ranks.size > 1 and stage.leaves_unused != old.leaves_unused):
-        run.prepare(stage, _carried(held, sources or {}))
-
-
-def _carried(
-    held: Mapping[str, Mapping[str, Tensor]], sources: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, Tensor]]:
-    """Give the optimiser state of the parameters after a change: what a source held, the mean of several.
-
-    The mean, not the sum, although a shared weight's gradient is the sum of those of its calls: Adam's step does not
-    depend on the gradient's size, and what was split and is put together again then has the state it had.
-    """
-    carried = {name: dict(state) for name, state in held.items()}
-    for name, olds in sources.items():
-        states = [held[old] for old in olds if held.get(old)]
-        if states:
-            carried[name] = {key: _mean([state[key] for state in states]) for key in states[0]}
-    return carried
-
-
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack([t.double() for t in tensors]).mean(0).to(tensors[0].dtype)
+        run.prepare(stage, carried(held, sources or {}))
 
 
 def _save(run: _Run, state: BudgetState) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from thrice.errors import ConfigError, TrainingError
 from thrice.training.config import TrainingConfig
@@ -116,3 +117,23 @@ def _depths(model: nn.Module, names: list[str]) -> dict[str, int]:
         raise ConfigError(f"layer_depths() of {type(model).__name__} leaves out {', '.join(missing)}")
     # The top is taken over all known depths: a frozen head must not raise the layers below it.
     return {name: known[name] for name in [*names, max(known, key=known.__getitem__)]}
+
+
+def carried(
+    held: Mapping[str, Mapping[str, Tensor]], sources: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Tensor]]:
+    """Give the optimiser state of the parameters after a change: what a source held, the mean of several.
+
+    The mean, not the sum, although a shared weight's gradient is the sum of those of its calls: Adam's step does not
+    depend on the gradient's size, and what was split and is put together again then has the state it had.
+    """
+    found = {name: dict(state) for name, state in held.items()}
+    for name, olds in sources.items():
+        states = [held[old] for old in olds if held.get(old)]
+        if states:
+            found[name] = {key: _mean([state[key] for state in states]) for key in states[0]}
+    return found
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack([t.double() for t in tensors]).mean(0).to(tensors[0].dtype)

@@ -46,6 +46,11 @@ class Stepper:
         """
         self._check(value, "loss", where, rate)
         self.accelerator.backward(loss)
+        return self.move(value, step=step, where=where, rate=rate)
+
+    def move(self, value: float, *, step: int, where: str, rate: float) -> float:
+        """Take step `step` on the gradients that are there, as `take` does."""
+        self._check(value, "loss", where, rate)
         norm = self._clip()
         self._check(norm, "gradient norm", where, rate)
         self.optimizer.step()

@@ -399,6 +399,8 @@ CASES = [
          "vocab_size is 100000000000, expected at least 100 and at most 1000000", file("t.txt", STORY)),
     Case("Pre-training: a prepared corpus", "none", f"{PRETRAIN} --train words",
          "words holds no corpus; prepare one: thrice corpus", recipe()),
+    Case("Pre-training: a prepared corpus", "text that is not prepared", f"{PRETRAIN} --train good.csv",
+         "good.csv is a file; make a corpus of it first: thrice corpus good.csv --out NEW", recipe()),
     Case("Pre-training: a prepared corpus", "of another tokenizer", f"{PRETRAIN} --tokenizer zoo:albert-nano-zh",
          "corpus was made with another tokenizer: its vocabulary has N tokens and fingerprint ..., the one given N and ... "
          "- prepare the corpus with this one, in another folder", recipe()),
@@ -423,6 +425,8 @@ CASES = [
          "empty line behind every paragraph?", recipe()),
     Case("Pre-training: a prepared corpus", "the same in the held-out text", f"{PRETRAIN} --held-out single",
          "single has nothing for sop: N documents of one sentence. - ...", recipe()),
+    Case("Pre-training: recipes", "a model whose run is not finished", "inspect half",
+         "half is not finished: half.run holds its run. - start the same command again", lambda place: (place / "half.run").mkdir()),
     Case("Pre-training: recipes", "no such recipe", "pretrain albert-nono --out new",
          "albert-nono: no such file, and no recipe is called that; did you mean albert-nano...?"),
     Case("Pre-training: recipes", "a folder", "pretrain words --out new",

@@ -178,7 +178,21 @@ def test_the_card_counts_what_the_stages_left_out(tmp_path: Path) -> None:
     assert behind["pass_number"] >= 1
     assert told["documents_of_one_sentence"] == 0 < told["tokens_cut"] == behind["tokens_cut"]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert f"Stage 1 left out, documents in each pass and the rest in all: {named_counts(told)}." in card
+    assert f"Stage 1 left out {named_counts(told)} in all." in card
+
+
+def test_counts_are_named_in_words() -> None:
+    counts = {"documents_of_one_sentence": 1, "sentences_left_over": 1200, "tokens_cut": 1, "documents_too_short": 0}
+    assert named_counts(counts) == "1 document of one sentence, 1,200 sentences left over, 1 token cut"
+
+
+def test_a_warm_up_that_takes_most_of_the_budget_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    train(tmp_path, say=said.append, budget={"tokens": 1000}, optimizer={"warmup_steps": 4})
+    assert sum(line.startswith("note: the rate rises over 4 steps and the budget is about 5:") for line in said) == 1
+    said.clear()
+    train(tmp_path, "long", say=said.append, budget={"tokens": 2000}, optimizer={"warmup_steps": 4})
+    assert not any("the rate rises" in line for line in said)
 
 
 def test_the_card_says_what_was_spent_and_what_came_out(albert: tuple[Path, dict[str, Any]]) -> None:
@@ -298,11 +312,24 @@ def test_a_run_begins_with_a_checkpoint_and_its_head_and_goes_on_from_there(
     content = content_of(place, stages=[{"max_length": 48, "objectives": ["mlm", "sop"]}], budget={"tokens": 800})
     content["model"] = {"from": str(place / "out")}
     del content["tokenizer"]
-    result = pretrain(recipe_of(content, name="r"), place / "further")
+    said: list[str] = []
+    result = pretrain(recipe_of(content, name="r"), place / "further", say=said.append)
+    assert not any("fresh" in line for line in said), "it has all heads"
     begun = result["evaluations"][0]["held_out"]["mlm"]
     assert begun < before["evaluations"][0]["held_out"]["mlm"] - 0.5, "the head it was pre-trained with is kept"
     assert begun == pytest.approx(before["evaluations"][-1]["held_out"]["mlm"], abs=0.4)
     assert "begun from `" in (place / "further" / "README.md").read_text(encoding="utf-8")
+
+
+def test_heads_that_the_checkpoint_lacks_are_said_to_be_fresh(tmp_path: Path) -> None:
+    train(tmp_path, "plain", stages=[{"max_length": 24, "objectives": ["mlm"]}], budget={"tokens": 400})
+    content = content_of(tmp_path, stages=[{"max_length": 48, "objectives": ["mlm", "sop"]}], budget={"tokens": 400})
+    content["model"] = {"from": str(tmp_path / "plain")}
+    del content["tokenizer"]
+    said: list[str] = []
+    pretrain(recipe_of(content, name="r"), tmp_path / "out", say=said.append)
+    (line,) = [line for line in said if line.startswith("encoder:")]
+    assert "fresh, for it has none: pooler and sentence_pair;" in line
 
 
 def test_towers_are_written_and_taken_over_by_a_run_that_begins_with_them(

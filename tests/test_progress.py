@@ -85,7 +85,7 @@ def test_the_bar_of_a_budget_shows_what_is_spent_each_term_and_the_speed() -> No
                     seconds=0.5,
                 )
             assert task.description == "stage 1/2 mlm"
-            for part in ("1.50M tokens", "2.50e+12 FLOPs", "mlm 5.900", "lr 1.0e-03", "200 tokens/s"):
+            for part in ("1.50M tokens", "2.5e+12 FLOPs", "mlm 5.900", "lr 1.0e-03", "200 tokens/s"):
                 assert part in task.fields["status"], part
             draw(stage="s", done=3000, terms={"rtd": 0.5}, lr=1e-3, tokens=1, spent=(1, 1.0), seconds=0.5)
             assert "mlm" not in task.fields["status"]

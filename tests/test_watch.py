@@ -96,7 +96,9 @@ def test_generators_too_strong_and_too_weak_are_told_apart() -> None:
 
 
 def test_a_run_near_chance_cannot_be_told_at_this_scale() -> None:
-    assert verdict(curve(4.0), FACTS) == {"verdict": "learned", "reasons": []}
+    learned = verdict(curve(4.0), FACTS)
+    assert (learned["verdict"], learned["reasons"]) == ("learned", [])
+    assert [said.split()[0] for said in learned["above_chance"]] == ["mlm_accuracy"]
     near = curve(5.8)
     near[-1]["held_out"]["mlm_accuracy"] = 0.06
     found = verdict(near, FACTS)
@@ -105,6 +107,7 @@ def test_a_run_near_chance_cannot_be_told_at_this_scale() -> None:
     found = verdict(curve(4.0, sop=0.69, sop_accuracy=0.51), FACTS)
     assert found["verdict"] == "cannot tell at this scale"
     assert "sop_accuracy is 51.0%, near the half of guessing" in found["reasons"][0]
+    assert [said.split()[0] for said in found["above_chance"]] == ["mlm_accuracy"], "what it did learn is said too"
     found = verdict(curve(4.0, rtd=0.2, rtd_auc=0.51, generator_accuracy=0.3), FACTS)
     assert "rtd_auc is 0.510" in found["reasons"][0]
     assert verdict([], FACTS)["verdict"] == "not evaluated"

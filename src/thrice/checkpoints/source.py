@@ -110,6 +110,8 @@ def _without_pattern(name: str, pattern: str | None) -> ModelSource:
     if (folder := _folder(name)) is not None:
         return ModelSource(kind="folder", name=name, pattern=pattern, folder=folder)
     path = Path(name).expanduser()
+    if _folder(f"{name}.run") is not None:
+        raise CheckpointError(f"{name} is not finished: {name}.run holds its run. - start the same command again")
     if os.path.isfile(path):
         raise CheckpointError(f"{name} is a file, expected the folder around it. - try {path.parent}")
     if name.startswith((".", "/", "~")) or name.endswith("/") or not _HUB_ID.fullmatch(name):

@@ -149,7 +149,7 @@ def vocabulary(
     folder: Annotated[Path, typer.Option("--out", help="New folder of the vocabulary.")],
     kind: Annotated[str, typer.Option(help="wordpiece (BERT) or unigram (ALBERT).")] = "wordpiece",
     size: Annotated[int, typer.Option(help="Tokens at most, special ones included.")] = 21_128,
-    lowercase: Annotated[bool, typer.Option(help="Letters in small, without accents.")] = True,
+    lowercase: Annotated[bool, typer.Option(help="Fold case and strip accents, as uncased BERT does.")] = True,
     column: Column = None,
     as_json: Json = False,
 ) -> None:
@@ -164,7 +164,8 @@ def vocabulary(
     if as_json:
         print(json.dumps({"folder": str(folder), "tokens": made.vocab_size, "fingerprint": made.fingerprint}))
         return
-    _say(f"{folder}: {made.vocab_size:,} tokens; use it with --tokenizer {folder}")
+    fewer = "" if made.vocab_size >= size else f", fewer than {size:,}: the text gives no more"
+    _say(f"{folder}: {made.vocab_size:,} tokens{fewer}; use it with --tokenizer {folder}")
 
 
 @contextlib.contextmanager

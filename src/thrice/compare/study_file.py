@@ -72,6 +72,8 @@ def read_study_file(path: Path) -> Value:
     """
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:

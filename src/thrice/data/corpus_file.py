@@ -53,7 +53,12 @@ WANTED: dict[str, Any] = {
 
 def named_counts(counts: Mapping[str, int]) -> str:
     """Give counts in words, those of 0 left away."""
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    return ", ".join(f"{count:,} {_words(name, count)}" for name, count in counts.items() if count)
+
+
+def _words(name: str, count: int) -> str:
+    first, *rest = name.split("_")
+    return " ".join([first.removesuffix("s") if count == 1 else first, *rest])
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -65,6 +70,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         begun = any(folder.glob("shard-*.json"))
         why = "its preparation was not finished: start it again" if begun else "prepare one: thrice corpus"
         raise DataError(f"{folder} holds no corpus; {why}") from None
+    except NotADirectoryError:
+        raise DataError(f"{folder} is a file; make a corpus of it first: thrice corpus {folder} --out NEW") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     problems = newer_format(content, FORMAT) or misfits(content, WANTED)

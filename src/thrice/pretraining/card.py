@@ -31,7 +31,9 @@ def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
     yield from ('tokenizer = AutoTokenizer.from_pretrained("FOLDER")', "```", "")
     yield f"**Verdict: {outcome['verdict']}.**" + "".join(f" {_sentence(reason)}" for reason in outcome["reasons"])
     if outcome["reasons"]:
-        yield "It is not to be ranked against other models."
+        yield "It is not to be ranked against other models by how it was pre-trained."
+        if outcome["above_chance"]:
+            yield f"What it did learn, and fine-tuning begins from: {', '.join(outcome['above_chance'])}."
     yield from ("", "## What was spent", "", "| | |", "|:--|--:|")
     spent = outcome["spent"]
     asked = ", ".join(f"{amount:,g} {unit}" for unit, amount in outcome["budget"]["asked"].items())
@@ -48,8 +50,11 @@ def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
         sources = ", ".join(data["sources"][:5]) + (" and more" if len(data["sources"]) > 5 else "")
         yield f"| {name.replace('_', '-')} | {data['documents']:,} | {data['tokens']:,} | {sources} |"
     for number, counts in enumerate(outcome["left_out"], start=1):
-        if left := named_counts(counts):
-            yield from ("", f"Stage {number} left out, documents in each pass and the rest in all: {left}.")
+        each = named_counts({name: count for name, count in counts.items() if name.startswith("documents")})
+        lost = named_counts({name: count for name, count in counts.items() if not name.startswith("documents")})
+        if each or lost:
+            said = " and ".join(part for part in (each and f"{each} in each pass", lost and f"{lost} in all") if part)
+            yield from ("", f"Stage {number} left out {said}.")
     yield from ("", f"Tokenizer: {outcome['tokenizer']['ids']:,} ids.")
     yield from _curve(outcome)
     if outcome["warnings"]:
@@ -69,7 +74,12 @@ def _curve(outcome: Mapping[str, Any]) -> Iterator[str]:
         return
     names = list(dict.fromkeys(name for record in records for name in record["held_out"]))
     entropy, frequent = outcome["baseline"]["unigram_entropy"], outcome["baseline"]["most_frequent"]
-    yield from ("", "## Curve", "", f"On {outcome['evaluated_on']}, with the same masks each time; losses in nats. Who")
+    yield from (
+        "",
+        "## Curve",
+        "",
+        f"On {outcome['evaluated_on']}, the same text and masks within a stage; losses in nats. Who",
+    )
     yield f"knows the frequency of each token and nothing else has a masked loss of {entropy:.2f} and an accuracy of"
     yield from (f"{frequent:.1%}.", "")
     yield f"| stage | tokens | FLOPs | {' | '.join(names)} |"

@@ -40,6 +40,8 @@ class Materials:
     """As before the first stage."""
     begun_with: str | None
     """sha256 of all weights at the start, where they are a checkpoint's."""
+    fresh_heads: tuple[str, ...]
+    """Heads that the run trains and the checkpoint that it begins with lacks; none where it begins with none."""
     taken: dict[str, bool]
     """Tower -> whether its weights are those of the checkpoint that the run begins with, and not fresh."""
 
@@ -73,12 +75,14 @@ def prepare(recipe: Recipe) -> Materials:
         mask_id=train.special_ids["mask"],
         special_ids=tuple(sorted(set(train.special_ids.values()))),
     )
+    held_heads = set() if encoder is None else set(encoder.heads)
     try:
         model = build_pretraining_model(
             config, recipe.built_objectives(), vocabulary=vocabulary, seed=recipe.seed, encoder=encoder
         )
     except (RuntimeError, MemoryError) as error:  # torch's, where the memory does not suffice
         raise ConfigError(f"{recipe.name}: a model of this size cannot be built here: {error}") from error
+    fresh_heads = sorted(model.trained_heads - held_heads) if encoder is not None else []
     start = None if recipe.model.start is None else resolve(recipe.model.start).folder
     taken = {} if start is None else take_over(model, start)
     for tower in model.stock_encoders().values():
@@ -93,6 +97,7 @@ def prepare(recipe: Recipe) -> Materials:
         held_out=None if held_out is None else Corpus.open(held_out, tokenizer=tokenizer),
         model=model,
         begun_with=None if start is None else weights_digest(model.state_dict()),
+        fresh_heads=tuple(fresh_heads),
         taken=taken,
     )
 

@@ -89,10 +89,11 @@ def _pretrain(
         begin_anew(run)
     for line in _introduction(materials, opened):
         tell(line)
-    if (run / "resume").exists():
-        tell(f"going on with the run in {run}")
+    begun = (run / "resume").exists()
     accelerator = join_accelerator()
     unit, amount = _budget(materials, streams, run, ranks, accelerator.device, tell)
+    for line in _warm_up(recipe, unit, amount):
+        tell(line)
     facts = evaluation.frequencies(materials.train)
     warned: set[str] = set()
 
@@ -102,6 +103,13 @@ def _pretrain(
             if kind not in warned:
                 tell(f"warning: {sentence}")
                 warned.add(kind)
+
+    def on_stage(number: int) -> None:
+        nonlocal begun
+        if begun:  # only now: what is saved has been found to be of this recipe
+            tell(f"going on with the run in {run}")
+            begun = False
+        tell(_stage_line(recipe, number))
 
     config = {"name": recipe.name, **materials.identity}
     with closing(track(group=recipe.name, config=config, device=accelerator.device)) as curves:
@@ -114,7 +122,7 @@ def _pretrain(
             identity=materials.identity,
             accelerator=accelerator,
             progress=None if say else False,
-            on_stage=lambda number: tell(_stage_line(recipe, number)),
+            on_stage=on_stage,
             on_evaluation=on_evaluation,
             on_save=curves.follow,
         )
@@ -209,6 +217,17 @@ def _budget(
             write_json(path, kept)
     tell(f"budget: {amount:g} minutes, {kept['tokens']:,} tokens by the speed measured at the start")
     return "tokens", int(kept["tokens"])
+
+
+def _warm_up(recipe: Recipe, unit: str, amount: float) -> Iterator[str]:
+    """Say where the rate rises for most of the run; how many steps a budget in operations has is not known yet."""
+    steps = {"steps": amount, "tokens": amount / recipe.batch.tokens}.get(unit)
+    warm_up = recipe.optimizer.warmup_steps
+    if steps is not None and warm_up > steps / 2:
+        yield (
+            f"note: the rate rises over {warm_up:,} steps and the budget is about {max(1, round(steps)):,}: too few to "
+            "learn much; give more, or lower optimizer.warmup_steps"
+        )
 
 
 def _kept_budget(path: Path) -> dict[str, Any] | None:
@@ -313,7 +332,7 @@ def _verdict(recipe: Recipe, result: BudgetResult, facts: Mapping[str, float]) -
     if done == stages:
         return found
     missed = f"the budget was spent in stage {done} of {stages}: what comes later was never trained; give it more"
-    return {"verdict": "cannot tell at this scale", "reasons": [missed, *found["reasons"]]}
+    return found | {"verdict": "cannot tell at this scale", "reasons": [missed, *found["reasons"]]}
 
 
 def _corpus_facts(corpus: Corpus) -> dict[str, Any]:
@@ -331,6 +350,8 @@ def _introduction(materials: Materials, streams: Sequence[SegmentStream]) -> Ite
     start = f", from {recipe.model.start}" if recipe.model.start else ""
     for name, (stored, called) in model.parameter_counts().items():
         told = f"{model.config.family}, shared: {shared}{start}" if name == "encoder" else "beside it"
+        if name == "encoder" and materials.fresh_heads:
+            told += f"; fresh, for it has none: {' and '.join(materials.fresh_heads)}"
         told += ", taken over" if materials.taken.get(name) else ", fresh" if name in materials.taken else ""
         yield f"{name}: {told}; {stored / 1e6:.2f} M parameters stored, {called / 1e6:.2f} M called"
     train = materials.train
@@ -361,8 +382,8 @@ def _stage_line(recipe: Recipe, number: int) -> str:
 
 def _line(record: Mapping[str, Any]) -> str:
     means = "  ".join(f"{name} {value:.4f}" for name, value in record["held_out"].items())
-    spent = f"{record['tokens'] / 1e6:.2f}M tokens  {record['flops']:.2e} FLOPs  {record['seconds']:.0f} s"
-    return f"{min(record['share'], 1):6.1%}  step {record['step']}  {means}  {spent}"
+    spent = f"{record['tokens']:,} tokens  {record['flops']:.2e} FLOPs  {record['seconds']:.0f} s"
+    return f"{min(record['share'], 1):6.1%}  step {record['step']}  evaluated: {means}  {spent}"
 
 
 def _farewell(folder: Path, outcome: Mapping[str, Any]) -> Iterator[str]:
@@ -373,4 +394,6 @@ def _farewell(folder: Path, outcome: Mapping[str, Any]) -> Iterator[str]:
         f"{spent['seconds']:.0f} s ({wait:.1%} waiting for text), {spent['passes']:.2f} passes over the text"
     )
     yield f"verdict: {outcome['verdict']}" + "".join(f"; {reason}" for reason in outcome["reasons"])
+    if outcome["reasons"] and outcome["above_chance"]:
+        yield f"above chance: {', '.join(outcome['above_chance'])}"
     yield f"saved to {folder}; fine-tune it with: thrice finetune {folder} --data FILE --out NEW"

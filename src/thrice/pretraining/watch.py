@@ -80,8 +80,9 @@ def _warnings(records: Sequence[Record], facts: Mapping[str, float]) -> Iterator
         yield (
             "chance in rtd",
             f"rtd at chance: the area under the curve is {held['rtd_auc']:.3f}, a half by guessing. Likely the "
-            "discriminator has not left its plateau, or its budget is too small. Give mlm alone the first stage, try "
-            "max_length 40 in it, another learning_rate, or more budget",
+            "discriminator broke under a rate too high (a curve that was above and fell), has not left its plateau, or "
+            "its budget is too small. Try a third of the learning_rate, max_length 40 in the first stage, mlm alone in "
+            "it, or more budget",
         )
     yield from _generator(held, facts)
 
@@ -139,30 +140,39 @@ def rtd_at_chance(record: Record) -> bool:
 
 
 def verdict(records: Sequence[Record], facts: Mapping[str, float]) -> dict[str, Any]:
-    """Give {"verdict": ..., "reasons": [...]} from the last evaluation: learned, or why that cannot be said.
+    """Give {"verdict", "reasons", "above_chance"} from the last evaluation: learned, or why that cannot be said.
 
     The other verdicts: "cannot tell at this scale", "not judged" where chance is known of none of the terms, as with an
     objective of another package, and "not evaluated". Masked accuracy counts as chance up to twice that of always
-    saying the most frequent token. A run with reasons is not to be ranked against others.
+    saying the most frequent token. above_chance: what was learned, in words. A run with reasons is not to be ranked
+    against others.
     """
     if not records:
-        return {"verdict": "not evaluated", "reasons": ["the recipe asks for no evaluation"]}
+        return {"verdict": "not evaluated", "reasons": ["the recipe asks for no evaluation"], "above_chance": []}
     last, reasons = records[-1], []
     held = last["held_out"]
     chance = 2 * facts["most_frequent"]
     if not {*MASKED_ACCURACIES, "rtd_auc", "sop", "nsp"} & held.keys():
-        return {"verdict": "not judged", "reasons": [f"nobody knows what chance gives in {', '.join(held)}"]}
+        unknown = [f"nobody knows what chance gives in {', '.join(held)}"]
+        return {"verdict": "not judged", "reasons": unknown, "above_chance": []}
+    passed = []
     for name in MASKED_ACCURACIES:
-        if name in held and not held[name] > chance:
+        if name in held and held[name] > chance:
+            passed.append(f"{name} {held[name]:.1%}")
+        elif name in held:
             reasons.append(
-                f"{name} is {held[name]:.1%} on the evaluated text, no more than twice the "
-                f"{facts['most_frequent']:.1%} of always saying the most frequent token"
+                f"{name} is {held[name]:.1%} on the evaluated text; up to twice the {facts['most_frequent']:.1%} of "
+                "always saying the most frequent token it counts as chance"
             )
-    reasons += [
-        f"{name}_accuracy is {held[f'{name}_accuracy']:.1%}, near the half of guessing"
-        for name in ("sop", "nsp")
-        if name in held and at_chance(last, name)
-    ]
+    for name in [name for name in ("sop", "nsp") if name in held]:
+        accuracy = held[f"{name}_accuracy"]
+        if at_chance(last, name):
+            reasons.append(f"{name}_accuracy is {accuracy:.1%}, near the half of guessing")
+        else:
+            passed.append(f"{name}_accuracy {accuracy:.1%}")
     if "rtd_auc" in held and rtd_at_chance(last):
         reasons.append(f"rtd_auc is {held['rtd_auc']:.3f}, near the half of guessing")
-    return {"verdict": "cannot tell at this scale" if reasons else "learned", "reasons": reasons}
+    elif "rtd_auc" in held:
+        passed.append(f"rtd_auc {held['rtd_auc']:.3f}")
+    found = "cannot tell at this scale" if reasons else "learned"
+    return {"verdict": found, "reasons": reasons, "above_chance": passed}

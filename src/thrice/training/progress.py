@@ -130,9 +130,9 @@ def drawing_budget(progress: Progress | bool | None, *, unit: str, total: float)
         for name in means.keys() - (terms or {}).keys():
             del means[name]
         speed = sum(n for n, _ in recent) / sum(s for _, s in recent)
-        said = "  ".join(f"{name} {value:.3f}" for name, value in means.items())
-        counted = f"{spent[0] / 1e6:.2f}M tokens  {spent[1]:.2e} FLOPs"
-        status = f"{said}  {counted}  {speed:,.0f} tokens/s  lr {lr:.1e}"
+        first, *others = [f"{name} {value:.3f}" for name, value in means.items()] or [""]
+        counted = f"{spent[0] / 1e6:.2f}M tokens  {spent[1]:.1e} FLOPs  {speed:,.0f} tokens/s"
+        status = "  ".join([first, counted, *others, f"lr {lr:.1e}"])  # a narrow terminal cuts off the end
         bar.update(task, completed=done, description=stage, status=status)
 
     with own or contextlib.nullcontext():

@@ -178,7 +178,7 @@ def test_the_card_counts_what_the_stages_left_out(tmp_path: Path) -> None:
     assert behind["pass_number"] >= 1
     assert told["documents_of_one_sentence"] == 0 < told["tokens_cut"] == behind["tokens_cut"]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert f"Stage 1 left out {named_counts(told)} in all." in card
+    assert f"Not used in stage 1: {named_counts(told)}." in card
 
 
 def test_counts_are_named_in_words() -> None:

@@ -53,8 +53,8 @@ def _lines(outcome: Mapping[str, Any]) -> Iterator[str]:
         each = named_counts({name: count for name, count in counts.items() if name.startswith("documents")})
         lost = named_counts({name: count for name, count in counts.items() if not name.startswith("documents")})
         if each or lost:
-            said = " and ".join(part for part in (each and f"{each} in each pass", lost and f"{lost} in all") if part)
-            yield from ("", f"Stage {number} left out {said}.")
+            said = ", ".join(part for part in (each and f"{each} (in each pass)", lost) if part)
+            yield from ("", f"Not used in stage {number}: {said}.")
     yield from ("", f"Tokenizer: {outcome['tokenizer']['ids']:,} ids.")
     yield from _curve(outcome)
     if outcome["warnings"]:

@@ -13,9 +13,10 @@ from pretraining_parts import content_of
 from test_objectives import FAMILY, objective
 from test_pretrain_two_processes import numbers
 
-from thrice.errors import ConfigError
+from thrice.errors import ConfigError, Interrupted
 from thrice.model.encoder import Encoder
 from thrice.pretraining import pretrain, recipe_of, timing
+from thrice.training import budget_loop
 from thrice.training.feed import in_parts
 
 ELECTRA = {"family": "electra", "hidden_size": 64, "intermediate_size": 64}
@@ -76,6 +77,25 @@ def test_examples_are_parted_in_their_order_and_none_is_lost() -> None:
     lengths = [5, 3, 2, 9, 1, 12, 4]
     assert in_parts("abcdefg", lengths, 10) == [["a", "b", "c"], ["d", "e"], ["f"], ["g"]]
     assert in_parts("abcdefg", lengths, None) == [list("abcdefg")]
+
+
+def test_a_run_that_began_before_there_were_parts_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(content_of(tmp_path, budget={"tokens": 1500}), name="tiny.toml")
+    right = budget_loop._train_step
+
+    def stop(run: Any, state: Any, feed: Any) -> None:
+        right(run, state, feed)
+        run.request.signum = 15
+
+    with monkeypatch.context() as patch:
+        patch.setattr(budget_loop, "_train_step", stop)
+        with pytest.raises(Interrupted):
+            pretrain(recipe, tmp_path / "out")
+    path = tmp_path / "out.run" / "resume" / "state.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert content["identity"]["config"].pop("micro_tokens") is None
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert pretrain(recipe, tmp_path / "out")["spent"]["tokens"] >= 1500
 
 
 def test_minutes_are_timed_in_parts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

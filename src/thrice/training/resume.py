@@ -38,7 +38,7 @@ from thrice.training.distributed import Ranks
 FORMAT = 1
 RUN_FILES = ("best.safetensors", "train.jsonl", "pretrain.jsonl", "budget.json", "trackers.json")
 """What a run leaves in its folder beside fit.json and its saves."""
-UNSAID = {"ema_decay": None, "processes": 1, "mixed_precision": "no"}
+UNSAID = {"ema_decay": None, "micro_tokens": None, "processes": 1, "mixed_precision": "no"}
 """What an identity means that does not say it."""
 IDENTITY = {"config": dict[str, Any], "run": dict[str, Any], "tensors": dict[str, Any]}
 WAY_OUT = "choose a new folder, or restart (--restart), which discards the run in this one"
@@ -131,9 +131,9 @@ def check_identity(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any]
     changes = []
     for section in now:
         old, new = then[section], now[section]
-        changed = [k for k in {**old, **new} if k not in old or k not in new or old[k] != new[k]]
+        before, after = ({k: part.get(k, UNSAID.get(k, "absent")) for k in {**old, **new}} for part in (old, new))
+        changed = [k for k in before if before[k] != after[k]]
         shown = changed[:3] if section == "tensors" else changed
-        before, after = ({k: part.get(k, UNSAID.get(k, "absent")) for k in shown} for part in (old, new))
         changes += [f"{k} was {before[k]}, is {after[k]}" for k in shown]
         if len(changed) > len(shown):
             changes.append(f"{len(changed) - len(shown)} more tensors differ")

@@ -212,6 +212,10 @@ def test_the_card_says_what_was_spent_and_what_came_out(albert: tuple[Path, dict
     ):
         assert part in card, part
     assert str(place) not in card, "a card goes to other people"
+    bound = 0.85 * result["baseline"]["unigram_entropy"]
+    below = next((r for r in result["evaluations"] if r["held_out"]["mlm"] < bound), None)
+    when = "never" if below is None else f"after {below['tokens']:,} tokens and {below['flops']:.2e} FLOPs"
+    assert f"The mlm loss left the plateau of such models, {bound:.2f} and above, {when}." in card
     last = result["evaluations"][-1]
     assert f"| 2 | {last['tokens']:,} | {last['flops']:.2e} | {last['held_out']['mlm']:.3f} |" in card
 

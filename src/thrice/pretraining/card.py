@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thrice.data.corpus_file import named_counts
+from thrice.pretraining import watch
 
 ROWS = 12
 """Rows of the curve at most."""
@@ -81,7 +82,13 @@ def _curve(outcome: Mapping[str, Any]) -> Iterator[str]:
         f"On {outcome['evaluated_on']}, the same text and masks within a stage; losses in nats. Who",
     )
     yield f"knows the frequency of each token and nothing else has a masked loss of {entropy:.2f} and an accuracy of"
-    yield from (f"{frequent:.1%}.", "")
+    yield f"{frequent:.1%}."
+    for name in [name for name in watch.LOSSES if name in names]:
+        bound = watch.NEAR_UNIGRAM * entropy
+        left = next((record for record in records if record["held_out"].get(name, bound) < bound), None)
+        when = "never" if left is None else f"after {left['tokens']:,} tokens and {left['flops']:.2e} FLOPs"
+        yield f"The {name} loss left the plateau of such models, {bound:.2f} and above, {when}."
+    yield ""
     yield f"| stage | tokens | FLOPs | {' | '.join(names)} |"
     yield f"|--:|--:|--:|{'--:|' * len(names)}"
     last = len(records) - 1

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from thrice.data.corpus import prepare_corpus
 from thrice.data.tokenizer import Tokenizer
+from thrice.errors import Interrupted
+from thrice.model.encoder import Encoder
 from thrice.pretraining import Recipe, recipe_of
+from thrice.training import budget_loop
 
 SUBJECTS = ("老人", "孩子", "书生", "渔夫", "将军", "商人", "农夫", "和尚")
 VERBS = ("看见", "寻找", "想起", "带走", "喜欢", "忘记")
@@ -101,3 +108,31 @@ RESHARING = [
     {"share": 0.3, "max_length": 48, "objectives": ["mlm", "sop"], "sharing": "attention"},
 ]
 """Stages of an ALBERT that is un-shared midway, and whose attention is shared again at the end."""
+
+
+@contextlib.contextmanager
+def stopping_after_a_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a signal come during the first step of the run that is started inside."""
+    right = budget_loop._train_step
+
+    def stop(run: Any, state: Any, feed: Any) -> None:
+        right(run, state, feed)
+        run.request.signum = 15
+
+    with monkeypatch.context() as patch:
+        patch.setattr(budget_loop, "_train_step", stop)
+        with pytest.raises(Interrupted):
+            yield
+
+
+def watch_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the list to which every pass of an encoder adds its number of tokens."""
+    seen: list[int] = []
+    right = Encoder.forward
+
+    def watched(encoder: Encoder, packed: Any, **more: Any) -> Any:
+        seen.append(packed.num_tokens)
+        return right(encoder, packed, **more)
+
+    monkeypatch.setattr(Encoder, "forward", watched)
+    return seen

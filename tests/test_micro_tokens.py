@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from pretrain_two_processes import CASES, run_case
 from pretraining import examples, tiny_model
-from pretraining_parts import content_of
+from pretraining_parts import content_of, stopping_after_a_step, watch_passes
 from test_objectives import FAMILY, objective
 from test_pretrain_two_processes import numbers
 
-from thrice.errors import ConfigError, Interrupted
-from thrice.model.encoder import Encoder
+from thrice.errors import ConfigError
 from thrice.pretraining import pretrain, recipe_of, timing
-from thrice.training import budget_loop
 from thrice.training.feed import in_parts
 
 ELECTRA = {"family": "electra", "hidden_size": 64, "intermediate_size": 64}
@@ -36,14 +34,7 @@ def test_parts_add_up_to_the_batch(name: str, tmp_path: Path, monkeypatch: pytes
     content_of(tmp_path)
     monkeypatch.setitem(CASES, "whole", STAGES[name] | {"batch": {"tokens": 150}})
     monkeypatch.setitem(CASES, "parted", STAGES[name] | {"batch": {"tokens": 150, "micro_tokens": 60}})
-    seen: list[int] = []
-    right = Encoder.forward
-
-    def watched(encoder: Encoder, packed: Any, **more: Any) -> Any:
-        seen.append(packed.num_tokens)
-        return right(encoder, packed, **more)
-
-    monkeypatch.setattr(Encoder, "forward", watched)
+    seen = watch_passes(monkeypatch)
     whole = run_case("whole", tmp_path, tmp_path)
     assert max(seen) > 120
     seen.clear()
@@ -81,16 +72,8 @@ def test_examples_are_parted_in_their_order_and_none_is_lost() -> None:
 
 def test_a_run_that_began_before_there_were_parts_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(content_of(tmp_path, budget={"tokens": 1500}), name="tiny.toml")
-    right = budget_loop._train_step
-
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        right(run, state, feed)
-        run.request.signum = 15
-
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            pretrain(recipe, tmp_path / "out")
+    with stopping_after_a_step(monkeypatch):
+        pretrain(recipe, tmp_path / "out")
     path = tmp_path / "out.run" / "resume" / "state.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["identity"]["config"].pop("micro_tokens") is None
@@ -101,14 +84,7 @@ def test_a_run_that_began_before_there_were_parts_goes_on(tmp_path: Path, monkey
 def test_minutes_are_timed_in_parts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "WARM_UP", 1)
     monkeypatch.setattr(timing, "TIMED", 2)
-    seen: list[int] = []
-    right = Encoder.forward
-
-    def watched(encoder: Encoder, packed: Any, **more: Any) -> Any:
-        seen.append(packed.num_tokens)
-        return right(encoder, packed, **more)
-
-    monkeypatch.setattr(Encoder, "forward", watched)
+    seen = watch_passes(monkeypatch)
     content = content_of(tmp_path, batch={"tokens": 200, "micro_tokens": 50}, evaluation={"times": 0})
     content["budget"] = {"minutes": 1e-6}
     pretrain(recipe_of(content, name="tiny.toml"), tmp_path / "out", content=content)

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from pretraining_parts import content_of
+from pretraining_parts import content_of, stopping_after_a_step
 from test_loop import Killed, Toy, fit_toy, toy_config
 from torch import Tensor
 
 from thrice.checkpoints import load
 from thrice.compare.memory import training_memory
 from thrice.compare.timing import step_times
-from thrice.errors import ConfigError, Interrupted, TrainingError
+from thrice.errors import ConfigError, TrainingError
 from thrice.finetune import DataSource, build, read_splits
 from thrice.model.encoder import Encoder
 from thrice.pretraining import pretrain, recipe_of, timing
 from thrice.tasks.base import TaskModel
-from thrice.training import TrainingConfig, budget_loop
+from thrice.training import TrainingConfig
 
 
 @pytest.fixture
@@ -75,16 +75,8 @@ def test_a_recipe_asks_for_it(
 ) -> None:
     content = content_of(tmp_path, run={"mixed_precision": "bf16"}, budget={"tokens": 12_000})
     recipe = recipe_of(content, name="tiny.toml")
-    right = budget_loop._train_step
-
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        right(run, state, feed)
-        run.request.signum = 15
-
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            pretrain(recipe, tmp_path / "out", content=content)
+    with stopping_after_a_step(monkeypatch):
+        pretrain(recipe, tmp_path / "out", content=content)
     with pytest.raises(TrainingError, match="mixed_precision was bf16, is no"):
         pretrain(recipe_of(content_of(tmp_path, budget={"tokens": 12_000}), name="tiny.toml"), tmp_path / "out")
     result = pretrain(recipe, tmp_path / "out", content=content)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from no_thrice import run_without_thrice
-from pretraining_parts import RESHARING, content_of, tiny_recipe, write_stories
+from pretraining_parts import RESHARING, content_of, stopping_after_a_step, tiny_recipe, write_stories
 from test_benchmarks import benchmark
 from test_cli import run as run_command
 from test_pretrain_killed import without_times
@@ -264,16 +264,8 @@ def test_a_run_that_is_asked_to_stop_is_saved_and_goes_on(tmp_path: Path, monkey
 def test_a_changed_recipe_is_told_and_refused_and_a_restart_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = budget_loop._train_step
-
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        right(run, state, feed)
-        run.request.signum = 15
-
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            train(tmp_path)
+    with stopping_after_a_step(monkeypatch):
+        train(tmp_path)
     with pytest.raises(TrainingError) as caught:
         train(tmp_path, optimizer={"learning_rate": 1e-3}, objectives={"mlm": {"rate": 0.3}})
     said = str(caught.value)
@@ -291,14 +283,9 @@ def test_a_changed_recipe_is_told_and_refused_and_a_restart_begins_anew(
 
 
 def test_changed_text_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        run.request.signum = 15
-
     content = content_of(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            pretrain(recipe_of(content, name="r"), tmp_path / "out")
+    with stopping_after_a_step(monkeypatch):
+        pretrain(recipe_of(content, name="r"), tmp_path / "out")
     source = write_stories(tmp_path / "more.txt", first=500, count=40)
     tokenizer = Tokenizer.from_folder(content["tokenizer"])
     prepare_corpus([source], tokenizer, tmp_path / "more")
@@ -424,18 +411,10 @@ def test_a_budget_may_be_steps_or_operations(unit: str, amount: float, tmp_path:
 def test_minutes_become_tokens_once_and_a_run_that_goes_on_keeps_the_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = budget_loop._train_step
-
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        right(run, state, feed)
-        run.request.signum = 15
-
     said: list[str] = []
     budget = {"tokens": None, "minutes": 0.01}
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            train(tmp_path, budget=budget, say=said.append)
+    with stopping_after_a_step(monkeypatch):
+        train(tmp_path, budget=budget, say=said.append)
     path = tmp_path / "out.run" / "budget.json"
     kept = json.loads(path.read_text())
     assert kept["tokens"] > 0
@@ -582,13 +561,8 @@ def test_a_checkpoint_is_known_by_its_weights_and_not_by_its_folder(
 def test_another_precision_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import Accelerator
 
-    def stop(run: Any, state: Any, feed: Any) -> None:
-        run.request.signum = 15
-
-    with monkeypatch.context() as patch:
-        patch.setattr(budget_loop, "_train_step", stop)
-        with pytest.raises(Interrupted):
-            train(tmp_path)
+    with stopping_after_a_step(monkeypatch):
+        train(tmp_path)
     monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
     with pytest.raises(TrainingError, match="mixed_precision was no, is bf16"):
         train(tmp_path)

@@ -26,7 +26,7 @@ from thrice.cli.options import (
     takes_run_options,
     typed_options,
 )
-from thrice.errors import ConfigError
+from thrice.errors import ConfigError, nearest
 from thrice.launcher import is_main
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def list_names(
     from thrice.terminal import LISTS
 
     if kind not in LISTS:
-        raise ConfigError(f"nothing called {kind!r} to list; known: {', '.join(LISTS)}")
+        raise ConfigError(f"nothing called {kind!r} to list; {nearest(kind, LISTS)} - there are {', '.join(LISTS)}")
     names = LISTS[kind]()
     if as_json:
         print(json.dumps(sorted(names), ensure_ascii=False))
